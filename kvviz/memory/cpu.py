@@ -1,0 +1,187 @@
+"""A CPU run as a trace of the allocator model: torch's profiler tells each allocation and free, the model replays them.
+
+The profiler reports address, size and time of every allocation of the recording thread, and the frees of those; it
+drops frees of blocks that are older than itself. So the storages alive at entry are looked up first, and finalizers
+tell when they die. Everything is put in order by one clock, ns since the epoch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import time
+import weakref
+from collections.abc import Callable, Iterable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+
+from kvviz.errors import RecordingError
+from kvviz.memory.owners import WEIGHTS, Owners, storage_of
+from kvviz.memory.sites import Sites
+
+
+class CpuRecorder:
+    """start(), then claim() and mark() while the run goes on, then stop(). What was seen is in the public lists."""
+
+    def __init__(self, stacks: str | None):
+        self.entry: list[tuple[int, int, int]] = []  # address, bytes, owner of what lived before, in order of making
+        self.entry_frees: list[tuple[int, int]] = []  # time, address
+        self.claims: list[tuple[int, int, int]] = []  # time, address, owner
+        self.marks: list[tuple[int, str]] = []  # time, name
+        self.owners = Owners(self.claim)
+        self.sites: Sites | None = None
+        self.result: Any = None  # torch's own record, until it is read
+        self._stacks = stacks
+        self._off: list[Callable[[], Any]] = []  # what stop() has to do, in the reverse order of start()
+
+    def start(self) -> None:
+        """Switch recording on; if anything goes wrong on the way, off again."""
+        if torch.autograd._profiler_enabled():
+            raise RecordingError(
+                "another profiler is running on this thread; record() needs torch's profiler for itself"
+            )
+        try:
+            _profile_once_in_silence()
+            modules, tensors = _alive()
+            self._enter(modules, tensors)
+            self._off.append(self.owners.close)
+            self.owners.watch_transformers()
+            if self._stacks:
+                self.sites = Sites(_roots(modules))
+                self.sites.__enter__()
+                self._off.append(partial(self.sites.__exit__, None, None, None))
+            del modules, tensors  # nothing that the program frees may live on in here
+            _start_profiler()
+            self._off.append(self._stop_profiler)
+        except BaseException:
+            self.stop()
+            raise
+
+    def claim(self, owner: int, tensors: Iterable[torch.Tensor]) -> None:
+        """From now on these tensors' storages belong to `owner`."""
+        now = time.time_ns()
+        for tensor in tensors:
+            storage = storage_of(tensor)
+            if storage is not None:
+                self.claims.append((now, storage.data_ptr(), owner))
+
+    def mark(self, name: str) -> None:
+        """Name this moment."""
+        self.owners.look_again()
+        self.marks.append((time.time_ns(), name))
+
+    def stop(self) -> None:
+        """Switch everything off, each part even if another fails to."""
+        with contextlib.ExitStack() as stack:
+            while self._off:
+                stack.callback(self._off.pop(0))
+
+    def _stop_profiler(self) -> None:
+        self.result = torch.autograd._disable_profiler()
+        self.owners.look_again()
+
+    def _enter(self, modules: list[torch.nn.Module], tensors: list[torch.Tensor]) -> None:
+        """Note every storage alive: modules' weights first, in the order in which a model makes them."""
+        weights = [p for root in _roots(modules) for p in root.parameters()]
+        buffers = [b for root in _roots(modules) for b in root.buffers()]
+        known = set()
+        for tensor in [*weights, *buffers, *tensors]:
+            storage = storage_of(tensor)
+            if storage is None or storage.device.type != "cpu" or storage.data_ptr() in known:
+                continue
+            address = storage.data_ptr()
+            known.add(address)
+            self.entry.append((address, storage.nbytes(), WEIGHTS if isinstance(tensor, torch.nn.Parameter) else 0))
+            watch = weakref.finalize(storage, _note_free, self.entry_frees, address)
+            watch.atexit = False
+            self._off.append(watch.detach)
+
+
+def _note_free(frees: list, address: int) -> None:
+    frees.append((time.time_ns(), address))
+
+
+def _alive() -> tuple[list[torch.nn.Module], list[torch.Tensor]]:
+    """Modules and tensors that exist now, in the collector's order, which is nearly that of their making."""
+    gc.collect()  # garbage in cycles would count as alive
+    modules, tensors = [], []
+    for thing in gc.get_objects():
+        kind = type(thing)  # not isinstance: that runs code of lazy proxies
+        if issubclass(kind, torch.Tensor):
+            tensors.append(thing)
+        elif issubclass(kind, torch.nn.Module):
+            modules.append(thing)
+    return modules, tensors
+
+
+def _roots(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
+    """Modules that are part of no other."""
+    children = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
+    return [module for module in modules if id(module) not in children and "_parameters" in vars(module)]
+
+
+def _start_profiler() -> None:
+    from torch._C import _profiler as c
+
+    config = c.ProfilerConfig(c.ProfilerState.KINETO, False, True, False, False, False, c._ExperimentalConfig())
+    activities = {c.ProfilerActivity.CPU}
+    # memory events need no scope; leaving operators out makes recording three times cheaper (Sites names them instead)
+    scopes = ({c.RecordScope.USER_SCOPE},) if hasattr(c, "RecordScope") else ()
+    torch.autograd._prepare_profiler(config, activities)
+    torch.autograd._enable_profiler(config, activities, *scopes)
+
+
+_profiled_before: list[bool] = []
+
+
+def _profile_once_in_silence() -> None:
+    """torch prints a warning at the first free of a block older than the profiler: let that happen here, unseen.
+
+    What it warns of (such frees are not reported) is just what the finalizers make up for.
+    """
+    if _profiled_before:
+        return
+    os.environ.setdefault("KINETO_LOG_LEVEL", "99")
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nowhere, 2)
+        older = torch.empty(1)
+        _start_profiler()
+        del older
+        torch.autograd._disable_profiler()
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
+    _profiled_before.append(True)
+
+
+def allocations(result: Any) -> np.ndarray:
+    """Rows (time ns, address, bytes; negative bytes: a free) of torch's record, in order of time."""
+    from torch._C._profiler import _EventType
+
+    allocation, mixed = _EventType.Allocation, torch.cuda.is_available()
+    rows: list[tuple[int, int, int]] = []
+
+    def walk(nodes: Any) -> None:
+        for node in nodes:
+            if node.tag == allocation:
+                fields = node.extra_fields
+                if not mixed or fields.device.type == "cpu":
+                    rows.append((node.start_time_ns, fields.ptr, fields.alloc_size))
+            else:
+                walk(node.children)
+
+    collecting = gc.isenabled()
+    gc.disable()  # hundreds of thousands of small objects: the collector would look at them again and again
+    try:
+        walk(result.experimental_event_tree())
+    finally:
+        if collecting:
+            gc.enable()
+    table = np.array(rows, dtype="i8").reshape(-1, 3)
+    return table[np.argsort(table[:, 0], kind="stable")]

@@ -1,0 +1,93 @@
+"""record(): a live run goes in, a Trace comes out."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+from kvviz.errors import InvalidRequest, RecordingError
+from kvviz.memory.cpu import CpuRecorder
+from kvviz.memory.drive import trace_of
+from kvviz.memory.trace import Trace
+
+_running = threading.Lock()  # torch has one memory history and one profiler: one recording at a time
+
+
+class Recording:
+    """What `with record() as run` gives: name moments and owners while it runs, read `run.trace` after it."""
+
+    def __init__(self, max_events: int, stacks: str | None):
+        self._max_events, self._stacks = max_events, stacks
+        self._recorder: CpuRecorder | None = None
+        self._trace: Trace | None = None
+        self._state = "not started"
+
+    def __enter__(self) -> Recording:
+        if self._state != "not started":
+            raise RecordingError("a recording runs once; call record() again")
+        if not _running.acquire(blocking=False):
+            raise RecordingError("a recording is already running; one at a time")
+        try:
+            recorder = CpuRecorder(self._stacks)
+            recorder.start()
+        except BaseException:
+            _running.release()
+            raise
+        self._recorder, self._state = recorder, "running"
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        assert self._recorder is not None
+        try:
+            self._recorder.stop()
+            self._state = "done"
+        finally:
+            _running.release()
+
+    def mark(self, name: str) -> None:
+        """Name this moment of the run: "prefill", "step 12"."""
+        self._live("mark").mark(str(name))
+
+    def own(self, thing: Any, name: str) -> None:
+        """Say whose memory this is. `thing`: a tensor, a module, a cache, or a container or object that holds some.
+
+        A cache (anything with `update` or `append`) is followed as it grows. Transformers' caches are followed without
+        being asked, as "kv cache", and modules that live at entry are "weights".
+        """
+        self._live("own").owners.own(thing, str(name))
+
+    @property
+    def trace(self) -> Trace:
+        """The recorded run; made at the first look, once the `with` block is over (a second or two per 100,000 events)."""
+        if self._trace is None:
+            if self._state != "done" or self._recorder is None:
+                raise RecordingError(f"the recording is {self._state}: its trace is there when the with block is over")
+            self._trace = trace_of(self._recorder).last(self._max_events)
+            self._recorder = None
+        return self._trace
+
+    def _live(self, what: str) -> CpuRecorder:
+        if self._state != "running" or self._recorder is None:
+            raise RecordingError(f"{what}() works inside the with block; the recording is {self._state}")
+        return self._recorder
+
+
+def record(device: str | None = None, max_events: int = 2_000_000, stacks: str | None = "python") -> Recording:
+    """Record what a run does with memory: `with record() as run: …`, then `run.trace`.
+
+    device: "cpu": each allocation and free of this thread (and of autograd for it) drives the model of PyTorch's CUDA
+    allocator, so the trace shows what the run would have taken on a GPU, and says so in its origin. None: "cpu".
+    max_events: of a longer run the newest are kept, and what lived before them is known.
+    stacks: "python" names the torch function, the module and your own line for each block; None is faster, and the
+    choice for compiled models.
+
+    What lived when the block was entered counts from the start, and its end is seen. Nothing stays switched on behind
+    it, also after an exception or an interrupt. Raises RecordingError if a recording or a profiler runs already.
+    """
+    if device not in (None, "cpu"):
+        raise InvalidRequest(f"device {device!r}; known: 'cpu', None")
+    if stacks not in (None, "python"):
+        raise InvalidRequest(f"stacks {stacks!r}; known: 'python', None")
+    if max_events <= 0:
+        raise InvalidRequest(f"max_events must be positive, not {max_events}")
+    return Recording(int(max_events), stacks)

@@ -1,0 +1,7 @@
+"""Pictures of traces: `block_map` and `timeline`. plotly charts of anything: `kvviz.view.charts`."""
+
+from kvviz.view.blocks import block_map
+from kvviz.view.html import View
+from kvviz.view.timeline import timeline
+
+__all__ = ["View", "block_map", "timeline"]

@@ -1,0 +1,127 @@
+"""View: one picture in every form a notebook, a code host or a browser may ask for."""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import hashlib
+import html
+import json
+import os
+import sys
+from collections.abc import Collection
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kvviz.view.bundle import player_source
+from kvviz.view.theme import DARK, LIGHT
+
+if TYPE_CHECKING:
+    import plotly.graph_objects as go
+
+PLOTLY_MIME = "application/vnd.plotly.v1+json"
+
+
+class View:
+    """A picture. Put it last in a cell to see it.
+
+    title, words: what it is, and what it shows in words. png: the still picture, bytes. One of `data` (a packed
+    buffer: the player plays it) and `figure` (plotly draws it).
+    """
+
+    def __init__(
+        self,
+        title: str,
+        words: str,
+        png: bytes,
+        *,
+        data: bytes | None = None,
+        figure: go.Figure | None = None,
+        options: dict[str, Any] | None = None,
+    ):
+        self.title, self.words, self.png = title, words, png
+        self.data, self.figure = data, figure
+        self._options = options or {}
+
+    def __repr__(self) -> str:
+        return f"<View: {self.title}. {self.words}>"
+
+    @cached_property
+    def html(self) -> str:
+        """A fragment that stands by itself: nothing is fetched, and without scripts the still picture shows."""
+        if self.data is None:
+            return _still(self.png, self.words)
+        packed = base64.b64encode(gzip.compress(self.data, 9, mtime=0)).decode()
+        options = json.dumps(self._options, sort_keys=True).replace("<", "\\u003c")
+        name = hashlib.sha256(self.data + options.encode()).hexdigest()[:12]
+        return (
+            f'<div class="kvviz-player" data-kvviz="{name}">{_still(self.png, self.words)}</div>\n'
+            f'<script type="module">{player_source()}\nawait boot("{name}","{packed}",{options});</script>'
+        )
+
+    def save_html(self, path: str | os.PathLike[str]) -> Path:
+        """Write one self-contained page; returns its path. Raises OSError where that cannot be written."""
+        body = self.html
+        if self.figure is not None:
+            body = self.figure.to_html(
+                full_html=False, include_plotlyjs=True, auto_play=False, div_id=self._figure_id()
+            )
+        target = Path(path)
+        target.write_text(_page(self.title, body), encoding="utf-8", newline="\n")
+        return target
+
+    def _figure_id(self) -> str:
+        assert self.figure is not None
+        return "kvviz-" + hashlib.sha256(self.figure.to_json().encode()).hexdigest()[:12]
+
+    def _repr_mimebundle_(
+        self, include: Collection[str] | None = None, exclude: Collection[str] | None = None
+    ) -> dict[str, Any]:
+        bundle: dict[str, Any] = {
+            "text/plain": repr(self), "image/png": base64.b64encode(self.png).decode(), "text/html": self.html
+        }  # fmt: skip
+        if self.figure is not None:
+            if "google.colab" in sys.modules:  # Colab does not know plotly's type
+                bundle["text/html"] = self.figure.to_html(
+                    full_html=False, include_plotlyjs="cdn", auto_play=False, div_id=self._figure_id()
+                )
+            else:
+                bundle[PLOTLY_MIME] = json.loads(self.figure.to_json())
+                del bundle["image/png"]  # JupyterLab's plotly would show that until a mouse comes by; text/html has it
+        if include:
+            bundle = {kind: form for kind, form in bundle.items() if kind in include}
+        if exclude:
+            bundle = {kind: form for kind, form in bundle.items() if kind not in exclude}
+        return bundle
+
+
+def _still(png: bytes, words: str) -> str:
+    source = base64.b64encode(png).decode()
+    return (
+        f'<img alt="{html.escape(words, quote=True)}" src="data:image/png;base64,{source}" '
+        'style="display:block;width:100%;max-width:1100px;height:auto">'
+    )
+
+
+def _page(title: str, body: str) -> str:
+    # the page around a player is the player's own paper, so that no seam shows while it loads
+    return f"""<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<title>{html.escape(title)}</title>
+<style>
+body {{ margin: 0 auto; padding: clamp(8px, 2vw, 28px); max-width: 1680px; background: {LIGHT["scrim"]}; }}
+@media (prefers-color-scheme: dark) {{ body {{ background: {DARK["scrim"]}; }} }}
+</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""

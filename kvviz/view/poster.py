@@ -1,0 +1,236 @@
+"""Still pictures of scenes: what shows before the player starts, where scripts do not run, and on code hosts."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from kvviz.view.layout import Flow, Span, flow
+from kvviz.view.paper import Paper, mix
+from kvviz.view.scene import SERIES, Scene, format_bytes
+from kvviz.view.theme import Owner
+
+WIDTH, PAD, TOP = 1100, 18, 78
+INNER = WIDTH - 2 * PAD
+PLOT_TOP, PLOT_HEIGHT, PLOT_FOOT = 20, 82, 18
+LIMIT = 40_000  # bytes; a notebook holds many of these
+# scale, and px from which a block gets a label: what is tried until the file is small enough
+_ATTEMPTS = ((2, 11), (2, 90), (1.6, 90), (1, 10_000))
+_MANY = 150  # live blocks whose labels are known not to fit
+
+
+def block_map(scene: Scene, title: str, subtitle: str) -> bytes:
+    """The block map as it opens: map, legend, timeline, figures, origin. PNG bytes, at most LIMIT where possible."""
+    laid = flow(scene.axis.cuts, scene.unit, INNER)
+    legend_top = TOP + laid.height + 18
+    live = int(np.count_nonzero((scene.blocks.born < scene.start) & (scene.start <= scene.blocks.died)))
+    png = b""
+    for scale, label_from in _ATTEMPTS[live > _MANY :]:
+        lines = _legend(Paper(1, 1, scale), scene, legend_top)  # a trial, to know its height
+        plot_top = legend_top + 24 * lines + 6
+        paper = Paper(WIDTH, plot_top + PLOT_TOP + PLOT_HEIGHT + PLOT_FOOT + 34, scale)
+        _header(paper, scene, title, subtitle)
+        _map(paper, scene, laid, label_from)
+        _legend(paper, scene, legend_top)
+        _plot(paper, scene, plot_top)
+        _footer(paper, scene)
+        png = paper.png()
+        if len(png) <= LIMIT:
+            break
+    return png
+
+
+def timeline(scene: Scene, title: str, subtitle: str) -> bytes:
+    """The totals over all events. PNG bytes."""
+    paper = Paper(WIDTH, TOP + 24 + PLOT_TOP + PLOT_HEIGHT + PLOT_FOOT + 34)
+    _header(paper, scene, title, subtitle)
+    _series_keys(paper, TOP + 12)
+    _plot(paper, scene, TOP + 24)
+    _footer(paper, scene)
+    return paper.png()
+
+
+def _header(paper: Paper, scene: Scene, title: str, subtitle: str) -> None:
+    paper.card()
+    curves, i = scene.curves, scene.start
+    reserved = int(curves.reserved[i])
+    idle = f"{(1 - int(curves.active[i]) / reserved) * 100:.1f} %" if reserved else "-"
+    figures = [(name, format_bytes(int(getattr(curves, name)[i]), fixed=True)) for name in SERIES]
+    x: float = WIDTH - PAD
+    for name, value in reversed([*figures, ("inactive", idle)]):
+        paper.text(x, 37, value, 16, anchor="rs", bold=True)
+        paper.text(x, 56, name.upper(), 10.5, "muted", "rs")
+        x -= max(paper.measure(value, 16), paper.measure(name.upper(), 10.5)) + 24
+    paper.text(PAD, 37, paper.fit(title, 17, x - PAD), 17, bold=True)
+    paper.text(PAD, 56, paper.fit(subtitle, 12.5, x - PAD), 12.5, "muted")
+
+
+def _footer(paper: Paper, scene: Scene) -> None:
+    count = len(scene.trace.warnings)
+    warned = f" · {count} warning{'s' if count > 1 else ''}" if count else ""
+    paper.text(PAD, paper.height - 14, paper.fit(scene.trace.origin + warned, 11.5, INNER - 200), 11.5, "muted")
+    place = f"event {scene.start:,} / {scene.events:,}"
+    paper.text(WIDTH - PAD, paper.height - 14, place, 11.5, "muted", "rs")
+
+
+def _map(paper: Paper, scene: Scene, laid: Flow, label_from: float) -> None:
+    if not len(scene.axis.cuts):
+        paper.text(PAD, TOP + 16, "Nothing was ever reserved here.", 13, "muted")
+        return
+
+    def spans(start: float, units: float, apart: bool = False) -> list[Span]:
+        return [s._replace(x=s.x + PAD, y=s.y + TOP) for s in laid.spans(start, units, apart)]
+
+    places, i, unit, h = scene.places, scene.start, scene.unit, laid.row_height
+    segments = scene.trace.at(i, scene.device).segments
+    starts = scene.axis.places(segments["address"], segments["size"]).tolist()
+    ranges = list(zip(starts, (segments["size"] // unit).tolist(), strict=True))
+    cursor = 0
+    for start, units in [*ranges, (int(scene.axis.cuts[-1]), 0)]:
+        for span in spans(cursor, start - cursor, apart=True) if start > cursor else []:
+            paper.dashes(span, h)
+        cursor = max(cursor, start + units)
+    outlines = [span for start, units in ranges for span in spans(start, units)]
+    paper.hatch(outlines, h)
+
+    b = scene.blocks
+    labels: list[tuple[Span, Span | None, Owner, int]] = []  # the block, its over-reserved part, owner, bytes
+    waiting: dict[str, list[Span]] = {}
+    thin: list[tuple[Span, str]] = []
+    for row in np.flatnonzero((b.born < i) & (i <= b.died)).tolist():
+        owner, size, asked = scene.owners[int(b.owner[row])], int(b.size[row]), int(b.requested[row])
+        start, over = int(places[row]), (size - asked) / unit
+        tints = spans(start + asked / unit, over) if over * laid.scale >= 2 else []
+        for span in spans(start, size / unit):
+            if span.w < 1:
+                thin.append((span, owner.color))
+            elif b.freed[row] < i:
+                waiting.setdefault(owner.color, []).append(span)
+            else:
+                paper.rect(span.x, span.y, span.w, h, owner.color)
+                tint = next((t for t in tints if t.y == span.y), None)
+                if tint:
+                    paper.rect(tint.x, tint.y, tint.w, h, mix(owner.color, 0.3))
+                labels.append((span, tint, owner, size))
+    for color, stripes in waiting.items():
+        paper.hatch(stripes, h, color, "paper", falling=True)
+    for span, *_ in labels:
+        if span.w > 4:
+            paper.rect(span.x + span.w - 1, span.y, 1, h, "paper")
+    for span, color in thin:
+        paper.rect(span.x, span.y, 0.5, h, color)
+    for span in outlines:
+        paper.frame(span, h)
+    for span, tint, owner, size in labels:
+        if span.w >= label_from:
+            _label(paper, span, tint, owner, size, h)
+
+
+def _label(paper: Paper, span: Span, tint: Span | None, owner: Owner, size: int, h: float) -> None:
+    """The most that fits: name and size, name, size, letter, nothing."""
+    short, width = format_bytes(size), tint.x - span.x if tint and tint.x - span.x > 11 else span.w
+    for text in (f"{owner.name}  {short}", owner.name, short, owner.letter):
+        taken, letter = paper.measure(text, 11.5), text is owner.letter
+        if taken + (4 if letter else 12) <= width:
+            ink = "text" if tint and tint.x == span.x else owner.ink
+            x = span.x + ((width - taken) / 2 if letter else 6)
+            paper.text(x, span.y + h / 2, text, 11.5, ink, "lm", bold=True)
+            return
+
+
+def _legend(paper: Paper, scene: Scene, top: float) -> int:
+    """Owners with their bytes, then what the drawing's marks mean. Returns how many lines it took."""
+    b, i = scene.blocks, scene.start
+    live = (b.born < i) & (i <= b.died)
+    held = np.bincount(b.owner[live], b.size[live], minlength=len(scene.owners))
+    entries: list[tuple[Owner | str, str, str]] = [
+        (scene.owners[k], scene.owners[k].name, format_bytes(int(held[k]))) for k in scene.shown_owners.tolist()
+    ]
+    entries += [(kind, name, "") for kind, name in scene.keys]
+    x: float = PAD
+    line = 0
+    for what, name, size in entries:
+        width = 42 + paper.measure(name) + (paper.measure(size) + 6 if size else 0)
+        if x > PAD and x + width > WIDTH - PAD - (290 if line == 0 else 0):
+            x, line = PAD, line + 1
+        y = top + 24 * line
+        spot = Span(x, y, 16, True, True)
+        if isinstance(what, Owner):
+            paper.frame(spot, 16, None, what.color)
+            paper.text(x + 8, y + 8, what.letter, 10.5, what.ink, "mm", bold=True)
+        else:
+            _swatch(paper, what, spot)
+        taken = paper.text(x + 22, y + 12, name, 12, "muted")
+        paper.text(x + 28 + taken, y + 12, size)
+        x += width
+    _series_keys(paper, top + 12)
+    return line + 1
+
+
+def _swatch(paper: Paper, kind: str, spot: Span) -> None:
+    if kind == "dash":
+        paper.dashes(spot, 16)
+    elif kind == "tint":
+        paper.rect(spot.x, spot.y, 8, 16, "muted")
+        paper.frame(spot, 16, "muted")
+    else:
+        paper.hatch([spot], 16, *(("muted", "paper", True) if kind == "wait" else ()))
+        paper.frame(spot, 16)
+
+
+def _series_keys(paper: Paper, baseline: float) -> None:
+    x: float = WIDTH - PAD
+    for name, ink in (("requested", "line"), ("allocated", "front"), ("reserved", "back")):
+        x -= paper.measure(name)
+        paper.text(x, baseline, name, 12, "muted")
+        height = 2 if ink == "line" else 10
+        paper.rect(x - 22, baseline - 4 - height / 2, 16, height, ink)
+        x -= 40
+
+
+def _plot(paper: Paper, scene: Scene, top: float) -> None:
+    """Reserved and allocated as areas, requested as a line; marks, the peak, the opening event."""
+    n, curves = scene.events, scene.curves
+    most = max(1, *(int(getattr(curves, name).max()) for name in SERIES))
+    plot_top, bottom = top + PLOT_TOP, top + PLOT_TOP + PLOT_HEIGHT
+    columns = round(INNER * paper.scale)
+    edges = np.arange(columns) * (n + 1) // columns
+    for name, ink in (("reserved", "back"), ("allocated", "front"), ("requested", "line")):
+        heights = np.maximum.reduceat(getattr(curves, name), edges) * (PLOT_HEIGHT / most)
+        (paper.steps if ink == "line" else paper.area)(PAD, bottom, heights, ink)
+    paper.rect(PAD, bottom, INNER, 0.5, "rule")
+    if most > 1:
+        scale = format_bytes(most)
+        paper.frame(Span(PAD + 4, plot_top + 4, paper.measure(scale, 11) + 10, True, True), 17, None, "paper")
+        paper.text(PAD + 9, plot_top + 16.5, scale, 11, "muted")
+    paper.text(PAD, bottom + 14, "0", 11, "muted")
+    paper.text(WIDTH - PAD, bottom + 14, f"{n:,} event{'' if n == 1 else 's'}", 11, "muted", "rs")
+    _ticks(paper, scene, plot_top, bottom)
+    x = min(max(_x(scene, scene.start), PAD + 1), WIDTH - PAD - 1)
+    paper.rect(x - 1, plot_top, 2, PLOT_HEIGHT, "text")
+    paper.dot(x, bottom, 5, "text")
+
+
+def _ticks(paper: Paper, scene: Scene, top: float, bottom: float) -> None:
+    """The peak first, then marks in order; a label that would touch another is left out, its tick stays."""
+    taken: list[tuple[float, float]] = []
+
+    def place(text: str, x: float, ink: str) -> None:
+        width = paper.measure(text, 11)
+        left = min(max(PAD, x - width / 2), WIDTH - PAD - width)
+        if all(left > b + 8 or left + width < a - 8 for a, b in taken):
+            taken.append((left, left + width))
+            paper.text(left, top - 9, text, 11, ink, bold=ink == "text")
+
+    if scene.events:
+        x = _x(scene, scene.peak)
+        paper.polygon([(x - 4, top - 6), (x + 4, top - 6), (x, top)], "text")
+        place(f"peak {format_bytes(int(scene.curves.allocated[scene.peak]))}", x, "text")
+    for event, name in scene.marks:
+        x = min(_x(scene, event), WIDTH - PAD - 0.5)
+        for y in np.arange(top - 6, bottom, 5).tolist():
+            paper.rect(x, y, 0.5, 2, "muted")
+        place(name, x, "muted")
+
+
+def _x(scene: Scene, event: int) -> float:
+    return PAD + (event / scene.events * INNER if scene.events else 0)

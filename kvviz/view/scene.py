@@ -1,0 +1,187 @@
+"""Scene: one device of a trace made ready to draw. Player, stills and plotly all draw from this."""
+
+from __future__ import annotations
+
+import math
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from kvviz.errors import InconsistentTrace, ViewError
+from kvviz.view.layout import Axis, axis_of
+from kvviz.view.pack import Column, pack
+from kvviz.view.theme import DARK, LIGHT, Owner, owners
+
+if TYPE_CHECKING:
+    from kvviz.memory.trace import Trace
+
+RENDERERS = ("auto", "player", "plotly")
+THEMES = ("auto", "light", "dark")
+UNIT = 512  # bytes; PyTorch's allocator hands out nothing finer
+
+
+class Scene:
+    """trace, device, and `start`, the number of events after which the picture opens (None: the peak).
+
+    Raises ViewError where the device or the start is not in the trace, InconsistentTrace where its blocks contradict
+    one another or the segments.
+    """
+
+    def __init__(self, trace: Trace, device: int = 0, start: int | None = None):
+        if device not in trace.devices:
+            known = ", ".join(str(d) for d in trace.devices)
+            raise ViewError(f"no device {device!r} in this trace; it has {known}")
+        self.trace, self.device, self.events = trace, device, len(trace)
+        self.curves = trace.curves(device)
+        self.peak = int(np.argmax(self.curves.allocated))
+        self.start = self.peak if start is None else start
+        if isinstance(start, bool) or not isinstance(self.start, (int, np.integer)):
+            raise ViewError(f"start must be a number of events, not {start!r}")
+        if not 0 <= self.start <= self.events:
+            raise ViewError(f"start {start:,} is outside this trace's events, 0 … {self.events:,}")
+        self.start = int(self.start)
+        lives = trace.lifetimes(device)
+        self.blocks, self.segments = lives.blocks, lives.segments
+
+    @cached_property
+    def unit(self) -> int:
+        """Bytes in a place of the axis: 512, or 1 where a foreign file has odd addresses."""
+        columns = (self.blocks.address, self.blocks.size, self.segments.address, self.segments.size)
+        return 1 if any((c.astype("u8") % UNIT).any() for c in columns) else UNIT
+
+    @cached_property
+    def axis(self) -> Axis:
+        return axis_of(self.segments, self.unit)
+
+    @cached_property
+    def places(self) -> np.ndarray:
+        """Place of each block on the axis."""
+        self._refuse_overlaps()
+        return self.axis.places(self.blocks.address, self.blocks.size)
+
+    def _refuse_overlaps(self) -> None:
+        b = self.blocks
+        order = np.lexsort((b.born, b.address))
+        address, born, died = b.address[order], b.born[order], b.died[order]
+        twice = (address[1:] == address[:-1]) & (born[1:] < died[:-1])
+        if twice.any():
+            raise InconsistentTrace(
+                f"{int(twice.sum()):,} addresses are given out again before they were free: the trace is inconsistent, "
+                "so no true picture of it exists"
+            )
+        for i in {0, self.start, self.events}:
+            self.trace.at(i, self.device)  # raises where this state's blocks overlap or leave their segments
+
+    @cached_property
+    def owners(self) -> list[Owner]:
+        """Looks of all owners of the trace."""
+        return owners(list(self.trace.owners))
+
+    @cached_property
+    def shown_owners(self) -> np.ndarray:
+        """Indices of the owners that ever own a block here."""
+        return np.unique(self.blocks.owner)
+
+    @property
+    def marks(self) -> list[tuple[int, str]]:
+        """(events before it, name), in order."""
+        return sorted((min(max(0, int(m.event)), self.events), str(m.name)) for m in self.trace.marks)
+
+    @cached_property
+    def keys(self) -> list[tuple[str, str]]:
+        """(style, meaning) of what the map draws beyond the owners' colours, as far as it happens here."""
+        b = self.blocks
+        keys = [("hatch", "cached, inactive"), ("dash", "not reserved")]
+        if ((b.size - b.requested) >= UNIT).any():
+            keys.insert(0, ("tint", "over-reserved part"))
+        if (b.died - b.freed > 1).any() or ((b.freed < self.events) & (b.died == self.events)).any():
+            keys.insert(0, ("wait", "awaiting free"))
+        return keys
+
+    @property
+    def summary(self) -> str:
+        """The opening state in words, for those who do not see the picture."""
+        c, i = self.curves, self.start
+        figures = ", ".join(f"{name} {format_bytes(int(getattr(c, name)[i]))}" for name in SERIES)
+        return f"State after event {i:,} of {self.events:,}: {figures}. Numbers from: {self.trace.origin}"
+
+    def meta(self, kind: str, title: str, subtitle: str) -> dict[str, Any]:
+        """What the player needs beside the columns."""
+        shown = self.shown_owners
+        stacks = np.unique(self.blocks.stack[self.blocks.stack >= 0])
+        return {
+            "kind": kind, "title": title, "subtitle": subtitle, "origin": self.trace.origin,
+            "warnings": list(self.trace.warnings), "events": self.events, "start": self.start, "unit": self.unit,
+            "marks": [[event, name] for event, name in self.marks],
+            "owners": [vars(self.owners[k]) for k in shown],
+            "stacks": [self.trace.stacks[k] for k in stacks] if kind == "blocks" else [],
+            "streams": len(np.unique(np.concatenate([self.blocks.stream, self.segments.stream]))),
+            "keys": self.keys,
+            "theme": {"light": LIGHT, "dark": DARK},
+        }  # fmt: skip
+
+    def pack(self, kind: str, title: str, subtitle: str) -> bytes:
+        """The player's buffer. Lifetimes go out, not events: a block is one row, whatever happens to it."""
+        b, s, unit = self.blocks, self.segments, self.unit
+        freed, died = b.freed < self.events, b.died < self.events
+        columns = {
+            "born": Column(b.born, alike=True),
+            "life": Column(np.where(freed, b.freed - b.born, 0)),
+            "wait": Column(np.where(died, b.died - b.freed + 1, 0)),
+            "size": Column(b.size // unit),
+            "slack": Column(b.size - b.requested),
+            "owner": Column(np.searchsorted(self.shown_owners, b.owner)),
+            "segment_size": Column(s.size // unit),
+            "segment_born": Column(s.born, alike=True),
+            "segment_died": Column(s.died),
+        }
+        if kind == "blocks":
+            known = b.stack >= 0
+            stack = np.zeros(len(b.stack), "i8")
+            stack[known] = np.searchsorted(np.unique(b.stack[known]), b.stack[known]) + 1
+            columns |= {
+                "address": Column(self.places),
+                "stack": Column(stack),
+                "stream": Column(b.stream),
+                "cuts": Column(self.axis.cuts, alike=True),
+            }
+            segment_place = self.axis.places(s.address, s.size)
+        else:  # curves know no places
+            nothing = np.zeros(len(b.born), "i8")
+            columns |= {name: Column(nothing) for name in ("address", "stack", "stream")}
+            columns["cuts"] = Column(nothing[:0])
+            segment_place = np.zeros(len(s.born), "i8")
+        columns |= {
+            "segment_address": Column(segment_place),
+            "segment_stream": Column(s.stream),
+            "segment_kind": Column(s.small.astype("i8") + 2 * s.expandable.astype("i8")),
+        }
+        meta = self.meta(kind, title, subtitle)
+        if kind == "blocks":
+            # real addresses pass 2**53, beyond which JavaScript's numbers are not exact
+            islands = zip(self.axis.offsets.tolist(), self.axis.starts.tolist(), strict=True)
+            meta["islands"] = [[place, str(address)] for place, address in islands]
+        return pack(meta, columns)
+
+
+SERIES = ("reserved", "allocated", "requested")
+
+
+def refuse_options(renderer: str, theme: str) -> None:
+    """Raises ViewError unless both are known."""
+    if renderer not in RENDERERS:
+        raise ViewError(f"unknown renderer {renderer!r}; known: {', '.join(RENDERERS)}")
+    if theme not in THEMES:
+        raise ViewError(f"unknown theme {theme!r}; known: {', '.join(THEMES)}")
+
+
+def format_bytes(size: float, fixed: bool = False) -> str:
+    """1181116 -> "1.13 MiB"; fixed: decimals of whole numbers too. The twin of formatBytes in player/format.js."""
+    power = 0
+    while power < 4 and abs(size) >= 1024 ** (power + 1):
+        power += 1
+    value = size / 1024**power
+    digits = 0 if power == 0 or (value == int(value) and not fixed) else 1 if power == 1 else 2
+    value = math.floor(value * 10**digits + 0.5) / 10**digits  # halves up, as JavaScript rounds
+    return f"{value:.{digits}f} {('B', 'KiB', 'MiB', 'GiB', 'TiB')[power]}"

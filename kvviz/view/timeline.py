@@ -1,0 +1,50 @@
+"""The timeline: reserved, allocated and requested over all events, with marks and the peak."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvviz.view import charts, poster
+from kvviz.view.html import View
+from kvviz.view.scene import SERIES, Scene, refuse_options
+
+if TYPE_CHECKING:
+    from kvviz.memory.trace import Trace
+
+_NEUTRAL = {"reserved": "#a5afbb", "allocated": "#5b636d", "requested": "#1f2328"}  # colour means an owner elsewhere
+
+
+def timeline(
+    trace: Trace,
+    device: int = 0,
+    title: str | None = None,
+    renderer: str = "auto",
+    start: int | None = None,
+    theme: str = "auto",
+) -> View:
+    """The three totals of one device after 0 … len(trace) events.
+
+    start: the number of events at which the cursor stands first; None is the peak of allocated bytes.
+    renderer: "player" (also "auto") has a cursor that plays and scrubs; "plotly" is a line chart of at most 2,000
+    points a line, no minimum or maximum lost. theme: "auto" follows the page, "light", "dark".
+
+    Raises ViewError for an unknown device, start, renderer or theme.
+    """
+    refuse_options(renderer, theme)
+    scene = Scene(trace, device, start)
+    title = "Memory over time" if title is None else title
+    where = f"device {device} · " if len(trace.devices) > 1 else ""
+    subtitle = f"{where}What the allocator reserved and handed out, and what the program asked for"
+    if renderer == "plotly":
+        marks = [(scene.peak, "peak")] if scene.events else []
+        view = charts.lines(
+            np.arange(scene.events + 1), {name: getattr(scene.curves, name) for name in SERIES}, title, "event", "bytes",
+            steps=True, marks=marks + scene.marks, colors=_NEUTRAL, note=trace.origin,
+            theme="dark" if theme == "dark" else "light",
+        )  # fmt: skip
+        return View(title, scene.summary, view.png, figure=view.figure)
+    png = poster.timeline(scene, title, subtitle)
+    data = scene.pack("timeline", title, subtitle)
+    return View(title, scene.summary, png, data=data, options={"theme": theme})
