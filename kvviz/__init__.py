@@ -22,11 +22,17 @@ from kvviz.errors import (
 )
 from kvviz.exercises import exercise
 from kvviz.memory.allocator import CachingAllocator
+from kvviz.memory.compare import compare
+from kvviz.memory.delta import delta
 from kvviz.memory.file import load
+from kvviz.memory.holders import holders
 from kvviz.memory.record import record
+from kvviz.memory.replay import replay, sweep
+from kvviz.memory.report import Report
 from kvviz.memory.state import MemoryState
 from kvviz.memory.trace import Trace
 from kvviz.models import decode, load_model
+from kvviz.samples import sample
 from kvviz.view import block_map, timeline
 
 __version__ = "0.1.0"
@@ -41,16 +47,23 @@ __all__ = [
     "ModelUnavailable",
     "OutOfMemory",
     "RecordingError",
+    "Report",
     "Trace",
     "TraceError",
     "UnknownAddress",
     "UnknownModel",
     "ViewError",
     "block_map",
+    "compare",
     "decode",
+    "delta",
     "exercise",
+    "holders",
     "load",
     "load_model",
     "record",
+    "replay",
+    "sample",
+    "sweep",
     "timeline",
 ]

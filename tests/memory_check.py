@@ -21,13 +21,16 @@ def random_sizes(seed: int) -> Iterator[int]:
         ])  # fmt: skip
 
 
-def run_random_program(allocator: CachingAllocator, operations: int, seed: int, streams: int = 1) -> None:
+def run_random_program(
+    allocator: CachingAllocator, operations: int, seed: int, streams: int = 1, empties: bool = True
+) -> None:
     """Allocate, free, share between streams, synchronize and empty the cache, in a random order."""
     r, sizes, live = random.Random(seed), random_sizes(seed), []
     for _ in range(operations):
         x = r.random()
         if x < 0.01:
-            allocator.empty_cache()
+            if empties:
+                allocator.empty_cache()
         elif x < 0.03:
             allocator.synchronize()
         elif x < 0.5 and live:

@@ -4,6 +4,7 @@ import itertools
 import json
 import pathlib
 import zlib
+from dataclasses import fields
 
 import numpy as np
 import pytest
@@ -12,6 +13,8 @@ import kvviz
 from kvviz import CachingAllocator, InvalidRequest, OutOfMemory, UnknownAddress
 from kvviz.memory.settings import parse
 from kvviz.memory.state import State
+from tests.cuda_stub.make_golden import digest
+from tests.cuda_stub.workloads import COLUMNS, Workload, model_outcome
 from tests.memory_check import MIB, run_random_program
 
 GOLDEN = sorted((pathlib.Path(__file__).parent / "golden").glob("*.json.z"))
@@ -91,10 +94,13 @@ def test_settings_change_in_mid_run():
     assert [s.expandable for s in a.segments] == [False, True]
     a.set_conf("")
     a.malloc(30 * MIB)
+    assert a.segment_count == 1  # expandable_segments stays as it was until it is named
+    a.set_conf("expandable_segments:False")
+    a.malloc(30 * MIB)
     assert a.segment_count == 2
     with pytest.raises(InvalidRequest, match="mid-run"):
         a.set_conf("max_split_size_mb:64")
-    assert a.conf == ""
+    assert a.conf == "expandable_segments:False"
 
 
 def test_out_of_memory_empties_the_cache_first_and_leaves_a_usable_allocator():
@@ -164,12 +170,18 @@ def test_nothing_asked_nothing_given():
         lambda: CachingAllocator(1 << 30, placement="best"),
         lambda: CachingAllocator(1 << 30, events="later"),
         lambda: CachingAllocator(1 << 30, "no_such_setting:1"),
-        lambda: CachingAllocator(1 << 30, "max_split_size_mb"),
-        lambda: CachingAllocator(1 << 30, "max_split_size_mb:many"),
-        lambda: CachingAllocator(1 << 30, "max_split_size_mb:19"),
+        *(
+            lambda conf=conf: CachingAllocator(1 << 30, conf)
+            for conf in (
+                "max_split_size_mb", "max_split_size_mb:many", "max_split_size_mb:19", ",", "max_split_size_mb:64,,",
+                "large_segment_size_mb:10", "garbage_collection_threshold:1", "per_process_memory_fraction:0",
+                "expandable_segments:true", "roundup_power2_divisions:3", "roundup_power2_divisions:[256:2",
+                "backend:cudaMallocAsync", "throw_on_cudamalloc_oom:True,expandable_segments:True",
+            )
+        ),
         lambda: CachingAllocator(1 << 30).set_memory_fraction(1.5),
     ],
-)
+)  # fmt: skip
 def test_bad_settings(make):
     with pytest.raises(InvalidRequest):
         make()
@@ -218,30 +230,15 @@ def test_segments_never_overlap(placement):
 
 @pytest.mark.parametrize("path", GOLDEN, ids=lambda p: p.name.split(".")[0])
 def test_agrees_with_the_real_allocator(path):
-    """Workloads that PyTorch's own allocator ran: address, counters after every operation."""
+    """Workloads that PyTorch's own allocator ran: address and counters after every operation, and how it ended."""
     golden = json.loads(zlib.decompress(path.read_bytes()))
-    a = CachingAllocator(golden["capacity"], golden["conf"], events=golden["events"])
-    live: dict[int, int] = {}
-    names = golden["columns"]
+    names = {f.name for f in fields(Workload)}
+    workload = Workload(**{name: value for name, value in golden.items() if name in names})
+    outcome = model_outcome(workload)
     want = np.cumsum(np.array(golden["steps"]), axis=0)
-    for k, (verb, *args) in enumerate(golden["operations"]):
-        address = 0
-        if verb == "alloc":
-            number, size, stream = args
-            try:
-                address = live[number] = a.malloc(size, stream)
-            except OutOfMemory:
-                address = -1
-        elif verb == "free":
-            if args[0] in live:
-                a.free(live.pop(args[0]))
-        elif verb == "record_stream":
-            if args[0] in live:
-                a.record_stream(live[args[0]], args[1])
-        else:
-            {"sync": a.synchronize, "empty_cache": a.empty_cache}[verb]()
-        got = [address] + [getattr(a, name) for name in names[1:]]
-        assert got == want[k].tolist(), f"{verb} {args}, operation {k}: {dict(zip(names, got, strict=True))}"
+    for k in np.flatnonzero((outcome.rows != want).any(axis=1)).tolist():
+        pytest.fail(f"operation {k}, {workload.operations[k]}: {COLUMNS} are {outcome.rows[k]}, not {want[k]}")
+    assert digest(outcome) == golden["digest"], "segments or trace differ; make test-cuda tells where"
 
 
 def test_there_are_golden_runs():

@@ -219,3 +219,30 @@ def test_dataframe_speaks_in_names():
         frame[frame.action == "alloc"].requested.sum()
         == trace.events.requested[trace.events.action == Action.ALLOC].sum()
     )
+
+
+def test_a_small_file_cannot_claim_much(tmp_path):
+    """4 MB of zeros in 1 kB are honest; the same member written as 40 GB is refused before anything is unpacked."""
+    Trace(Events.of(4_000_000)).save(tmp_path / "zeros.kvviz")
+    assert (tmp_path / "zeros.kvviz").stat().st_size < 100_000
+    assert len(load(tmp_path / "zeros.kvviz")) == 4_000_000
+    with zipfile.ZipFile(tmp_path / "bomb.kvviz", "w") as bomb:
+        bomb.writestr("about.json", b" " * 50_000_000, zipfile.ZIP_LZMA)
+    small = (tmp_path / "bomb.kvviz").read_bytes()
+    lie = small.replace((50_000_000).to_bytes(4, "little"), (4_000_000_000).to_bytes(4, "little"))
+    assert lie != small
+    (tmp_path / "bomb.kvviz").write_bytes(lie)
+    with pytest.raises(TraceError, match="claims 4,000,000,000 B"):
+        load(tmp_path / "bomb.kvviz")
+
+
+def test_what_awaits_its_free_at_the_cut_still_does():
+    """Cut between the request and the end of a free: the block is active from the start, but not allocated."""
+    trace = random_trace(5, streams=3)
+    action = trace.events.action
+    cut = next(i for i in range(len(trace) // 3, len(trace)) if trace.at(i).active > trace.at(i).allocated)
+    assert action[cut - 1] in (Action.FREE_REQUESTED, Action.FREE_COMPLETED, Action.ALLOC)
+    tail = trace.last(len(trace) - cut)
+    for i in range(0, len(tail) + 1, 5):
+        for name in ("allocated", "active", "requested", "reserved", "releasable"):
+            assert getattr(tail.at(i), name) == getattr(trace.at(cut + i), name)

@@ -6,9 +6,9 @@ import pytest
 
 from kvviz.memory.trace import Events, Mark, Trace
 from kvviz.view import block_map, charts, timeline
-from kvviz.view.scene import format_bytes
+from kvviz.view.scene import Scene, format_bytes
 from kvviz.view.theme import owners
-from tests.player.traces import BASE, MIB, SlowMemory, showcase
+from tests.player.traces import BASE, MIB, SlowMemory, settled, showcase
 
 pytestmark = pytest.mark.browser
 READY = '.kvviz-player[data-ready="1"]'
@@ -247,6 +247,92 @@ def test_tips_tell_what_lies_there(open_page, trace):
     assert "cached, inactive · 2 MiB" in tip.text_content() and hex(BASE + 18 * MIB) in tip.text_content()
 
 
+def test_folds_and_unfolds(open_page):
+    trace = settled()
+    page = open_page(block_map(trace))
+    canvas, told = (
+        page.locator("canvas.map"),
+        "5 segments that never change (weights 88 MiB, index 7 MiB, inactive 5 MiB)",
+    )
+    show, fold = (page.get_by_role("button", name=name, exact=True) for name in ("Show all", "Fold"))
+
+    def stands(folded):
+        assert fold.get_attribute("aria-pressed") == str(folded).lower()
+        assert show.get_attribute("aria-pressed") == str(not folded).lower()
+        assert (told in canvas.get_attribute("aria-label")) == folded
+        assert ("on another" in page.locator(".sub").text_content()) == folded
+        return page.evaluate("document.querySelector('.kvviz-player').kvviz.map.flow.scale"), pixels(page)
+
+    small = stands(True)
+    show.click()
+    full = stands(False)
+    assert small[0] > 2 * full[0] and small[1] != full[1]
+    page.keyboard.press("f")
+    assert stands(True) == small
+    page.keyboard.press("Control+f")
+    assert stands(True) == small, "the browser's own key"
+    page.keyboard.press("f")
+    assert stands(False) == full
+    at_event(page, trace.peak_event + 1, len(trace))
+    page = open_page(block_map(trace, fold=False))
+    assert stands_open(page) and page.troubles == []
+    page = open_page(block_map(settled(0)))
+    assert page.get_by_role("button", name="Fold", exact=True).count() == 0
+    page.keyboard.press("Tab")
+    page.keyboard.press("f")
+    assert page.troubles == []
+
+
+def stands_open(page):
+    pressed = page.locator("button[aria-pressed=true]").all_text_contents()
+    return pressed == ["Show all"] and "folded" not in page.locator("canvas.map").get_attribute("aria-label")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_folded_bar_tells_who_is_in_it(open_page, scheme):
+    page = open_page(block_map(settled()), color_scheme=scheme)
+    canvas, tip = page.locator("canvas.map"), page.locator(".tip")
+    width = canvas.bounding_box()["width"]
+    for share, head, others in (
+        (0.5, "weights · 88 MiB", ["index · 7 MiB", "cached, inactive · 5 MiB"]),
+        (0.91, "index · 7 MiB", ["weights · 88 MiB"]), (0.98, "cached, inactive · 5 MiB", []),
+    ):  # fmt: skip
+        canvas.hover(position={"x": width * share, "y": 9})
+        assert tip.locator("b").text_content() == head
+        text = tip.text_content()
+        assert "in 5 segments that never change" in text and all(other in text for other in others)
+    canvas.hover(position={"x": 60, "y": 23})
+    assert not tip.is_visible(), "between the bar and the rows there is nothing"
+    canvas.hover(position={"x": 60, "y": 42})
+    assert "weights · 15 MiB" in tip.text_content() and hex(BASE + 400 * MIB) in tip.text_content()
+    colors = {
+        o.name: [int(o.color[k : k + 2], 16) for k in (1, 3, 5)]
+        for o in owners(["other", "weights", "KV cache", "index"])
+    }
+    for share, name in ((0.7, "weights"), (0.91, "index")):
+        pixel = page.evaluate(
+            f"share => [...{MAP}.getContext('2d').getImageData(share * {MAP}.width, 5, 1, 1).data].slice(0, 3)", share
+        )
+        assert pixel == colors[name]
+
+
+def test_the_timelines_scale_starts_late(open_page):
+    trace = settled()
+    page = open_page(timeline(trace))
+    base = Scene(trace).base
+    assert f"the scale starts at {base.text}" in page.locator("canvas[role=img]").get_attribute("aria-label")
+    curves = trace.curves()
+    for k, name in enumerate(("reserved", "allocated", "requested")):
+        heights = page.evaluate(
+            """k => { const { timeline, model } = document.querySelector('.kvviz-player').kvviz;
+            return [...timeline.outline(model.series[k].values)] }""",
+            k,
+        )
+        span, values = int(curves.reserved.max()) - base.size, getattr(curves, name)
+        assert min(heights) == pytest.approx(102 - 82 * (int(values.max()) - base.size) / span, abs=0.01)
+        assert max(heights) == pytest.approx(102 - 82 * (int(values.min()) - base.size) / span, abs=0.01)
+
+
 def test_follows_the_page_theme_while_it_changes(open_page, trace):
     page = open_page(block_map(trace), color_scheme="light")
     light = pixels(page)
@@ -318,6 +404,7 @@ def test_a_detached_player_keeps_its_width(open_page, trace):
     page.wait_for_function(
         "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
     )
+    assert page.evaluate("() => host.shadowRoot.querySelector('canvas.map').width") == width
     page.evaluate("() => home.append(host)")
     page.wait_for_function(f"width => {MAP}.width === width", arg=width)
     seek(page, 3)
@@ -340,6 +427,7 @@ def test_the_same_picture_twice_and_drawn_again(open_page, trace):
         html,
     )
     page.wait_for_selector(f"#a {READY}")
+    assert "after event 5 " in page.locator("#b canvas.map").get_attribute("aria-label"), "the other one is left alone"
     assert page.troubles == []
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from kvviz.view.bundle import player_source
-from kvviz.view.layout import flow
+from kvviz.view.layout import bar, flow
 from kvviz.view.scene import Scene, format_bytes
-from tests.player.traces import random_trace, showcase
+from tests.player.traces import BASE, MIB, SlowMemory, random_trace, showcase
 
 HERE = Path(__file__).parent / "player"
 
@@ -45,7 +45,27 @@ def test_joined_source_is_one_small_module(node, tmp_path):
 
 @pytest.mark.parametrize("seed", range(10))
 def test_every_state_equals_a_slow_count(node, tmp_path, seed):
-    trace, history = random_trace(seed)
+    _compare(node, tmp_path, *random_trace(seed))
+
+
+def test_addresses_that_other_segments_had_before(node, tmp_path):
+    memory = SlowMemory()
+    memory.reserve(BASE, 20 * MIB)
+    memory.alloc(BASE, 20 * MIB, 20 * MIB - 1)
+    memory.free(BASE)
+    memory.give_back(BASE)
+    for k in (0, 2, 5, 9):  # smaller ones, with holes between, all inside the first
+        memory.reserve(BASE + 2 * k * MIB, 2 * MIB)
+        memory.alloc(BASE + 2 * k * MIB + 512, MIB, MIB)
+    memory.reserve(BASE + 40 * MIB, 4 * MIB, expandable=True)
+    memory.reserve(BASE + 44 * MIB, 4 * MIB, expandable=True)
+    memory.alloc(BASE + 42 * MIB, 5 * MIB, 5 * MIB)
+    _compare(node, tmp_path, memory.trace(), [SlowMemory().moment(), *memory.history])
+    axis = Scene(memory.trace()).axis
+    assert (axis.cuts * axis.unit // MIB).tolist() == [0, 4, 10, 18, 20, 28], "each byte that was ever reserved, once"
+
+
+def _compare(node, tmp_path, trace, history):
     shown = _states(node, tmp_path, trace)
     assert len(shown["states"]) == len(trace) + 1 == len(history)
     assert shown["peak"] == trace.peak_event + 1
@@ -92,20 +112,31 @@ def test_the_event_line_tells_what_happened(node, tmp_path):
 
 
 @pytest.mark.parametrize("seed", [3, 4, 6])
-def test_still_and_player_lay_out_alike(node, seed):
+@pytest.mark.parametrize("fold", ["none", "some", "all"])
+def test_still_and_player_lay_out_alike(node, seed, fold):
     scene = Scene(random_trace(seed)[0])
     cuts, widths = scene.axis.cuts.tolist(), [280, 1064, 3000]
     rng = np.random.default_rng(seed)
     ranges = [[int(a), int(rng.integers(1, 60_000)), bool(k % 2)] for k, a in enumerate(rng.integers(0, cuts[-1], 20))]
-    told = json.dumps({"cuts": cuts, "unit": scene.unit, "widths": widths, "ranges": ranges})
-    for width, theirs in zip(widths, json.loads(node(str(HERE / "layouts.mjs"), told)), strict=True):
-        ours = flow(scene.axis.cuts, scene.unit, width)
-        assert (ours.row_height, ours.height) == (theirs["rowHeight"], theirs["height"])
+    folded = None if fold == "none" else rng.random(len(cuts) - 1) < (0.5 if fold == "some" else 2)
+    shares = sorted(rng.integers(1, 1 << 40, 5).tolist(), reverse=True) + [1]
+    told = {"cuts": cuts, "unit": scene.unit, "widths": widths, "ranges": ranges, "shares": shares,
+            "folded": None if folded is None else folded.tolist()}  # fmt: skip
+    for width, theirs in zip(widths, json.loads(node(str(HERE / "layouts.mjs"), json.dumps(told))), strict=True):
+        ours = flow(scene.axis.cuts, scene.unit, width, folded)
+        assert (ours.row_height, ours.height, ours.top) == (theirs["rowHeight"], theirs["height"], theirs["top"])
         assert [list(p) for p in ours.parts] == [
             [p[k] for k in ("start", "units", "x", "y", "w")] for p in theirs["parts"]
         ]
         for (start, units, apart), spans in zip(ranges, theirs["spans"], strict=True):
             assert [s._asdict() for s in ours.spans(start, units, apart)] == spans
+        kept = np.diff(cuts)[~folded] if folded is not None else np.diff(cuts)
+        assert sum(part.units for part in ours.parts) == kept.sum(), "every byte that is not folded, once"
+        assert all(part.y >= ours.top for part in ours.parts) and (ours.top > 0) == (folded is not None)
+        assert theirs["astray"] < 1e-6, "a point on a part leads back to it"
+        assert (theirs["above"] == -1) == (folded is not None), "on the bar there are no addresses"
+        assert bar(shares, width) == theirs["bar"] and min(theirs["bar"]) >= 2
+        assert sum(theirs["bar"]) == pytest.approx(width)
 
 
 def _states(node, folder: Path, trace) -> dict:

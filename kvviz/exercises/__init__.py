@@ -67,9 +67,9 @@ class Exercise:
 
 def exercise(number: str) -> Exercise:
     """The exercise of that number, "00.1" for the first one of notebook 00. Raises InvalidRequest for an unknown one."""
-    from kvviz.exercises import start_here
+    from kvviz.exercises import allocator, cache_grows, fragmentation, start_here
 
-    known = {e.number: e for e in start_here.exercises()}
+    known = {e.number: e for lesson in (start_here, cache_grows, allocator, fragmentation) for e in lesson.exercises()}
     if number not in known:
         raise InvalidRequest(f"no exercise {number!r}; there are {', '.join(sorted(known))}")
     return known[number]

@@ -10,6 +10,7 @@ counters and events of each operation. Not modelled: private pools (CUDA graphs)
 
 from __future__ import annotations
 
+import sys
 from array import array
 from bisect import bisect_left
 from collections import deque
@@ -18,7 +19,7 @@ import numpy as np
 
 from kvviz.errors import InvalidRequest, OutOfMemory, UnknownAddress
 from kvviz.memory import settings as rules
-from kvviz.memory.blocks import Block, BlockInfo, Pool, SegmentInfo
+from kvviz.memory.blocks import Block, Pool, SegmentInfo, stretches
 from kvviz.memory.device import DeviceMemory
 from kvviz.memory.expandable import Expander, page_of
 from kvviz.memory.lifetimes import BlockSpans, Lifetimes, SegmentSpans
@@ -54,6 +55,7 @@ class CachingAllocator:
         self._log = array("q")  # action, address, size, requested, stream of each event
         self.allocated = self.reserved = self.active = self.requested = self.retries = self.ooms = 0
         self._apply(rules.parse(conf))
+        self.set_memory_fraction(self._settings.memory_fraction)
 
     # -- what a program does -------------------------------------------------------------------------------------
 
@@ -118,6 +120,12 @@ class CachingAllocator:
             for event, _ in queue:
                 event[0] = True
 
+    def pass_events(self, stream: int) -> None:
+        """Let the work on one stream be done, and free at once what waited only for it."""
+        for event, _ in self._pending.get(stream, ()):
+            event[0] = True
+        self._process_events()
+
     def empty_cache(self) -> None:
         """Give every segment without an active block back to the device."""
         self.synchronize()
@@ -135,11 +143,17 @@ class CachingAllocator:
         self._limit = int(fraction * self._device.capacity) if fraction < 1.0 else None
 
     def set_conf(self, conf: str) -> None:
-        """Change settings in mid-run, as PyTorch does: what is not named goes back to its default."""
+        """Change settings in mid-run, as PyTorch does.
+
+        What is not named goes back to its default, except expandable_segments and large_segment_size_mb, which stay;
+        per_process_memory_fraction is read at the start only.
+        """
         new = rules.parse(conf, self._settings)
-        if self._settings.max_split == UNLIMITED and new.max_split != UNLIMITED and self._heads:
+        oversize_may_be_split = new.max_split < self._max_split or (new.expandable and new.max_split != UNLIMITED)
+        if oversize_may_be_split and self._heads:
             raise InvalidRequest(
-                "max_split_size_mb cannot be turned on in mid-run: PyTorch's own allocator fails there"
+                "max_split_size_mb cannot be set lower in mid-run, nor together with expandable_segments: PyTorch's own "
+                "allocator may then give back a part of a segment, and fails"
             )
         self._apply(new)
         self.conf = conf
@@ -159,25 +173,7 @@ class CachingAllocator:
     @property
     def segments(self) -> list[SegmentInfo]:
         """Segments in address order, each with its blocks; of an expandable one each mapped stretch."""
-        out = []
-        for head in [*self._heads.values(), *(span.first for span in self._expander.ranges)]:
-            block: Block | None = head
-            while block is not None:
-                first, blocks = block, []
-                while block is not None and block.state != State.UNMAPPED:
-                    asked = 0 if block.state == State.INACTIVE else block.requested
-                    blocks.append(BlockInfo(block.address, block.size, asked, State(block.state)))
-                    block = block.next
-                if blocks:
-                    size = sum(b.size for b in blocks)
-                    out.append(
-                        SegmentInfo(
-                            first.address, size, first.stream, first.pool.small, first.range is not None, blocks
-                        )
-                    )
-                if block is not None:
-                    block = block.next
-        return sorted(out)
+        return sorted(stretches([*self._heads.values(), *(span.first for span in self._expander.ranges)]))
 
     @property
     def events_so_far(self) -> int:
@@ -222,7 +218,6 @@ class CachingAllocator:
     def _apply(self, new: rules.Settings) -> None:
         self._settings = new
         self._max_split, self._expandable = new.max_split, new.expandable
-        self.set_memory_fraction(new.memory_fraction)
 
     def _best_fit(self, pool: Pool, size: int, stream: int) -> Block | None:
         """The smallest free block that is large enough; of equal ones that of the oldest segment."""
@@ -275,15 +270,24 @@ class CachingAllocator:
             block = self._take_segment(segment, rounded, pool, stream)
         if block is None:
             self.ooms += 1
-            self._log.extend((Action.OOM, 0, segment, asked, stream))
+            # in place of an address PyTorch notes how much of the device was free
+            self._log.extend((Action.OOM, self._device.capacity - self._device.used, rounded, asked, stream))
             raise OutOfMemory(self._complaint(asked, segment))
         return block
 
     def _take_segment(self, size: int, rounded: int, pool: Pool, stream: int) -> Block | None:
+        """A free block on new memory, out of its pool; None where the limit or the device does not allow it."""
         if self._limit is not None and self.reserved + size > self._limit:
             return None
         if self._expandable:
-            return self._expander.take(pool, rounded, stream, page_of(pool, self._settings.large_segment))
+            block = self._expander.take(pool, rounded, stream, page_of(pool, self._settings.large_segment))
+        else:
+            block = self._new_segment(size, pool, stream)
+        if block is None and self._settings.throw_on_oom:
+            raise OutOfMemory(self._complaint(rounded, size))
+        return block
+
+    def _new_segment(self, size: int, pool: Pool, stream: int) -> Block | None:
         address = self._device.take(size)
         if address is None:
             return None
@@ -328,8 +332,12 @@ class CachingAllocator:
         pool.insert(block)
 
     def _process_events(self) -> None:
-        """Free the blocks whose events have passed; on each stream an event waits for those before it."""
-        for stream in list(self._pending):
+        """Free the blocks whose events have passed; on each stream an event waits for those before it.
+
+        The order of the streams shows in the trace alone. PyTorch's is that of a hash table: for the default stream and
+        the first four others it is the default, then the latest made first. More streams may come in another order.
+        """
+        for stream in sorted(self._pending, key=lambda s: s or sys.maxsize, reverse=True):
             queue = self._pending[stream]
             while queue and queue[0][0][0]:
                 block = queue.popleft()[1]
@@ -386,11 +394,14 @@ class CachingAllocator:
                     found = True
 
     def _complaint(self, asked: int, segment: int) -> str:
-        free = self._device.capacity - self._device.used
+        free, cached = self._device.capacity - self._device.used, self.reserved - self.active
         largest = max((e[0] for p in self._pools for blocks in p.free.values() for e in blocks), default=0)
         limit = f" (limited to {self._limit:,} B)" if self._limit is not None else ""
+        advice = ""
+        if cached >= asked and not self._expandable:
+            advice = "; much is cached in pieces, try expandable_segments:True"
         return (
             f"tried to allocate {asked:,} B (a segment of {segment:,} B): the device has {self.capacity:,} B{limit}, "
             f"{free:,} B of it free; reserved {self.reserved:,} B, of them allocated {self.allocated:,} B and "
-            f"cached {self.reserved - self.active:,} B, the largest free block {largest:,} B"
+            f"cached {cached:,} B, the largest free block {largest:,} B{advice}"
         )

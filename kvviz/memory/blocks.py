@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvviz.memory.state import State
@@ -75,3 +76,21 @@ class Pool:
         """Free blocks of expandable segments, in the same order."""
         blocks = (entry[3] for stream in sorted(self.free) for entry in self.free[stream])
         return [b for b in blocks if b.range is not None]
+
+
+def stretches(heads: Iterable[Block | None]) -> Iterator[SegmentInfo]:
+    """What the chains of blocks that begin with these are to a reader: each stretch without an unmapped block."""
+    for head in heads:
+        block = head
+        while block is not None:
+            first, blocks = block, []
+            while block is not None and block.state != State.UNMAPPED:
+                asked = 0 if block.state == State.INACTIVE else block.requested
+                blocks.append(BlockInfo(block.address, block.size, asked, State(block.state)))
+                block = block.next
+            if blocks:
+                size = sum(b.size for b in blocks)
+                expandable = first.range is not None
+                yield SegmentInfo(first.address, size, first.stream, first.pool.small, expandable, blocks)
+            if block is not None:
+                block = block.next

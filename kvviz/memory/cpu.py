@@ -12,7 +12,7 @@ import gc
 import os
 import time
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -20,14 +20,22 @@ import numpy as np
 import torch
 
 from kvviz.errors import RecordingError
+from kvviz.memory.alive import modules_and_tensors, roots
+from kvviz.memory.allocator import CachingAllocator
+from kvviz.memory.drive import Driver
 from kvviz.memory.owners import WEIGHTS, Owners, storage_of
 from kvviz.memory.sites import Sites
+from kvviz.memory.trace import Trace
+
+ORIGIN = "model of PyTorch's CUDA allocator, fed by a CPU run"
+CAPACITY = 1 << 40  # the modelled device does not run out: the CPU run did not either
+ALLOC, FREE, CLAIM, MARK = range(4)
 
 
 class CpuRecorder:
     """start(), then claim() and mark() while the run goes on, then stop(). What was seen is in the public lists."""
 
-    def __init__(self, stacks: str | None):
+    def __init__(self, stacks: str | None, max_events: int):
         self.entry: list[tuple[int, int, int]] = []  # address, bytes, owner of what lived before, in order of making
         self.entry_frees: list[tuple[int, int]] = []  # time, address
         self.claims: list[tuple[int, int, int]] = []  # time, address, owner
@@ -35,7 +43,7 @@ class CpuRecorder:
         self.owners = Owners(self.claim)
         self.sites: Sites | None = None
         self.result: Any = None  # torch's own record, until it is read
-        self._stacks = stacks
+        self._stacks, self._max_events = stacks, max_events
         self._off: list[Callable[[], Any]] = []  # what stop() has to do, in the reverse order of start()
 
     def start(self) -> None:
@@ -46,12 +54,12 @@ class CpuRecorder:
             )
         try:
             _profile_once_in_silence()
-            modules, tensors = _alive()
+            modules, tensors = modules_and_tensors()
             self._enter(modules, tensors)
             self._off.append(self.owners.close)
             self.owners.watch_transformers()
             if self._stacks:
-                self.sites = Sites(_roots(modules))
+                self.sites = Sites(roots(modules))
                 self.sites.__enter__()
                 self._off.append(partial(self.sites.__exit__, None, None, None))
             del modules, tensors  # nothing that the program frees may live on in here
@@ -74,6 +82,10 @@ class CpuRecorder:
         self.owners.look_again()
         self.marks.append((time.time_ns(), name))
 
+    def trace(self) -> Trace:
+        """The recorded run, driven through the model; of a longer one the newest events."""
+        return trace_of(self).last(self._max_events)
+
     def stop(self) -> None:
         """Switch everything off, each part even if another fails to."""
         with contextlib.ExitStack() as stack:
@@ -86,8 +98,8 @@ class CpuRecorder:
 
     def _enter(self, modules: list[torch.nn.Module], tensors: list[torch.Tensor]) -> None:
         """Note every storage alive: modules' weights first, in the order in which a model makes them."""
-        weights = [p for root in _roots(modules) for p in root.parameters()]
-        buffers = [b for root in _roots(modules) for b in root.buffers()]
+        weights = [p for root in roots(modules) for p in root.parameters()]
+        buffers = [b for root in roots(modules) for b in root.buffers()]
         known = set()
         for tensor in [*weights, *buffers, *tensors]:
             storage = storage_of(tensor)
@@ -101,27 +113,49 @@ class CpuRecorder:
             self._off.append(watch.detach)
 
 
+def trace_of(seen: CpuRecorder) -> Trace:
+    """The recorded run as the CUDA allocator would have served it, all on one stream."""
+    driver = Driver(CachingAllocator(CAPACITY))
+    for address, size, owner in seen.entry:
+        driver.enter(address, size, owner)
+    driver.begin()
+    alloc, free, own = driver.alloc, driver.free, driver.own
+    for moment, kind, address, value in _in_order(seen, allocations(seen.result)):
+        if kind == ALLOC:
+            alloc(address, value, moment)
+        elif kind == FREE:
+            free(address, moment)
+        elif kind == CLAIM:
+            own(address, value)
+        else:
+            driver.mark(seen.marks[value][1])
+    if seen.sites is not None:
+        driver.set_stacks(seen.sites.running_at(driver.alloc_times))
+    return driver.trace(
+        one_event_a_free=True,  # a CPU run has no streams
+        owners=list(seen.owners.names),
+        stacks=list(seen.sites.texts) if seen.sites else [],
+        origin=ORIGIN,
+        about={"torch": torch.__version__},
+    )
+
+
+def _in_order(seen: CpuRecorder, table: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
+    """(time, kind, address, value) of everything that happened, in order."""
+    ends = np.array(seen.entry_frees, "i8").reshape(-1, 2)
+    claims = np.array(seen.claims, "i8").reshape(-1, 3)
+    moments = np.array([moment for moment, _ in seen.marks], "i8")
+    when = np.concatenate([table[:, 0], ends[:, 0], claims[:, 0], moments])
+    kind = np.repeat([FREE, FREE, CLAIM, MARK], [len(table), len(ends), len(claims), len(moments)])
+    kind[: len(table)][table[:, 2] > 0] = ALLOC
+    address = np.concatenate([table[:, 1], ends[:, 1], claims[:, 1], np.zeros(len(moments), "i8")])
+    value = np.concatenate([table[:, 2], np.zeros(len(ends), "i8"), claims[:, 2], np.arange(len(moments))])
+    order = np.argsort(when, kind="stable")
+    return zip(*(column[order].tolist() for column in (when, kind, address, value)), strict=True)
+
+
 def _note_free(frees: list, address: int) -> None:
     frees.append((time.time_ns(), address))
-
-
-def _alive() -> tuple[list[torch.nn.Module], list[torch.Tensor]]:
-    """Modules and tensors that exist now, in the collector's order, which is nearly that of their making."""
-    gc.collect()  # garbage in cycles would count as alive
-    modules, tensors = [], []
-    for thing in gc.get_objects():
-        kind = type(thing)  # not isinstance: that runs code of lazy proxies
-        if issubclass(kind, torch.Tensor):
-            tensors.append(thing)
-        elif issubclass(kind, torch.nn.Module):
-            modules.append(thing)
-    return modules, tensors
-
-
-def _roots(modules: list[torch.nn.Module]) -> list[torch.nn.Module]:
-    """Modules that are part of no other."""
-    children = {id(child) for module in modules for child in vars(module).get("_modules", {}).values()}
-    return [module for module in modules if id(module) not in children and "_parameters" in vars(module)]
 
 
 def _start_profiler() -> None:

@@ -1,115 +1,128 @@
-"""Drive the allocator model with what a CPU run asked for: recorded requests in, a Trace out."""
+"""Driver: requests in, a Trace out. It feeds the allocator model and remembers whose each block is and where it came from.
+
+A program's own addresses are only names here (`key`); the model gives each block a place of its own.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from array import array
+from collections.abc import Hashable
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
-import torch
 
 from kvviz.memory.allocator import CachingAllocator
-from kvviz.memory.cpu import CpuRecorder, allocations
 from kvviz.memory.trace import Action, Events, Mark, Trace
 
-ORIGIN = "model of PyTorch's CUDA allocator, fed by a CPU run"
-CAPACITY = 1 << 40  # the modelled device does not run out: the CPU run did not either
-ALLOC, FREE, CLAIM, MARK = range(4)
+HOLD = 1 << 30  # stream numbers from here on stand for "someone still uses it", one for each held block
 
 
-def trace_of(seen: CpuRecorder) -> Trace:
-    """The recorded run as the CUDA allocator would have served it, all on one stream."""
-    table = allocations(seen.result)
-    steps = _in_order(seen, table)
-    model = CachingAllocator(CAPACITY)
-    live: dict[int, tuple[int, int]] = {}  # the CPU's address -> (the model's address, number of the allocation)
-    for number, (address, size, _) in enumerate(seen.entry):
-        live[address] = (model.malloc(size), number)
-    model.forget_history()
-    entered = len(seen.entry)
+class Driver:
+    """Drives `model`. enter() what lived before, then begin(), then alloc(), free(), own(), mark() in order of time."""
 
-    owner_of = [owner for _, _, owner in seen.entry]
-    times, freed = [], []  # of each allocation the time; of each free (number of its allocation, time)
-    marks: list[tuple[int, str]] = []
-    malloc, free = model.malloc, model.free
-    for time, kind, address, value in steps:
-        if kind == ALLOC:
-            if address in live:  # its free was not reported (another thread's, say); the address is in use again
-                freed.append((live[address][1], time))
-                free(live[address][0])
-            live[address] = (malloc(value), len(owner_of))
-            owner_of.append(0)
-            times.append(time)
-        elif kind == FREE:
-            block = live.pop(address, None)
-            if block is not None:
-                freed.append((block[1], time))
-                free(block[0])
-        elif kind == CLAIM:
-            block = live.get(address)
-            if block is not None:
-                owner_of[block[1]] = value
-        else:
-            marks.append((model.events_so_far, seen.marks[value][1]))
+    def __init__(self, model: CachingAllocator):
+        self.model = model
+        self._places: dict[Hashable, tuple[int, int]] = {}  # key -> (the model's address, number of the block)
+        self._owner, self._stack, self._time = array("q"), array("q"), array("q")  # of each block, by number
+        self._ended = array("q")  # of each block the time of its end, 0 while it lives
+        self._held: dict[Hashable, tuple[int, int]] = {}  # key -> (the stream that stands for it, block number)
+        self._holds = 0
+        self._entered = 0
+        self._marks: list[tuple[int, str]] = []
 
-    sites = np.full(len(owner_of), -1, "i8")
-    if seen.sites is not None:
-        sites[entered:] = seen.sites.running_at(np.array(times, "i8"))
-    return _dressed(model, seen, np.array(owner_of, "i8"), sites, times, freed, marks)
+    def enter(self, key: Hashable, size: int, owner: int = 0, stack: int = -1, stream: int = 0) -> None:
+        """A block that lived before the first event."""
+        self.alloc(key, size, owner=owner, stack=stack, stream=stream)
 
+    def begin(self) -> None:
+        """The first event comes next."""
+        self.model.forget_history()
+        self._entered = len(self._owner)
 
-def _in_order(seen: CpuRecorder, table: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
-    """(time, kind, address, value) of everything that happened, in order. At one moment a free comes first."""
-    ends = np.array(seen.entry_frees, "i8").reshape(-1, 2)
-    claims = np.array(seen.claims, "i8").reshape(-1, 3)
-    moments = np.array([time for time, _ in seen.marks], "i8")
-    time = np.concatenate([table[:, 0], ends[:, 0], claims[:, 0], moments])
-    kind = np.concatenate([
-        np.where(table[:, 2] > 0, ALLOC, FREE), np.full(len(ends), FREE), np.full(len(claims), CLAIM),
-        np.full(len(moments), MARK),
-    ])  # fmt: skip
-    address = np.concatenate([table[:, 1], ends[:, 1], claims[:, 1], np.zeros(len(moments), "i8")])
-    value = np.concatenate([table[:, 2], np.zeros(len(ends), "i8"), claims[:, 2], np.arange(len(moments))])
-    order = np.argsort(time, kind="stable")
-    return zip(*(column[order].tolist() for column in (time, kind, address, value)), strict=True)
+    def alloc(self, key: Hashable, size: int, time: int = 0, owner: int = 0, stack: int = -1, stream: int = 0) -> None:
+        """A request of `size` bytes. Raises OutOfMemory as the model does, and then nothing is remembered of it."""
+        if key in self._places:  # its free was not seen (another thread's, say), yet the key is in use again
+            self.free(key, time)
+        self._places[key] = self.model.malloc(size, stream), len(self._owner)
+        self._owner.append(owner)
+        self._stack.append(stack)
+        self._time.append(time)
+        self._ended.append(0)
 
+    def free(self, key: Hashable, time: int = 0) -> None:
+        """The end of a block; of an unknown key, nothing."""
+        place = self._places.pop(key, None)
+        if place is not None:
+            self._ended[place[1]] = time
+            self.model.free(place[0])
 
-def _dressed(
-    model: CachingAllocator, seen: CpuRecorder, owner_of: np.ndarray, sites: np.ndarray, times: list[int],
-    freed: list[tuple[int, int]], marks: list[tuple[int, str]],
-) -> Trace:  # fmt: skip
-    """The model's own trace, with owners, call sites, times and marks; one event for each free.
+    def hold(self, key: Hashable) -> None:
+        """Free a block that another stream still uses: it stays active until let_go(), or until the model waits."""
+        place = self._places.pop(key, None)
+        if place is not None:
+            self._holds += 1
+            self.model.record_stream(place[0], HOLD + self._holds)
+            self.model.free(place[0])
+            self._held[key] = HOLD + self._holds, place[1]
 
-    A CPU run has one thread of work and no streams, so a free is complete when it is requested: its two events are one.
-    """
-    bare, entered = model.trace, len(seen.entry)
-    keep = bare.events.action != Action.FREE_REQUESTED
-    events = {name: bare.events[name][keep] for name in ("action", "address", "size", "requested")}
-    allocs, frees = events["action"] == Action.ALLOC, events["action"] == Action.FREE_COMPLETED
-    of_free = np.array(freed, "i8").reshape(-1, 2)
-    number = np.full(len(allocs), -1, "i8")
-    number[allocs] = np.arange(entered, len(owner_of))
-    number[frees] = of_free[:, 0]
-    time = np.zeros(len(allocs), "i8")
-    time[allocs], time[frees] = times, of_free[:, 1]
-    # a segment is taken for the allocation that follows it
-    known = np.where(number >= 0, np.arange(len(number)), len(number))
-    following = np.minimum.accumulate(known[::-1])[::-1]
-    fill = (number < 0) & (following < len(number))
-    time[fill] = time[following[fill]]
-    owned = number >= 0
-    owner, stack = np.zeros(len(allocs), "i8"), np.full(len(allocs), -1, "i8")
-    owner[owned], stack[owned] = owner_of[number[owned]], sites[number[owned]]
+    def let_go(self, key: Hashable, time: int = 0) -> bool:
+        """The other stream is done with a held block. False where no such block is held."""
+        if key not in self._held:
+            return False
+        stream, number = self._held.pop(key)
+        self._ended[number] = time
+        self.model.pass_events(stream)
+        return True
 
-    lived = bare.entry[0]
-    lived = replace(lived, blocks=replace(lived.blocks, owner=owner_of[:entered]))
-    kept_before = np.concatenate([[0], np.cumsum(keep)])
-    return Trace(
-        Events.of(len(allocs), **events, time_us=time // 1000, owner=owner, stack=stack),
-        entry={0: lived},
-        marks=[Mark(int(kept_before[event]), name) for event, name in marks],
-        owners=list(seen.owners.names),
-        stacks=list(seen.sites.texts) if seen.sites else [],
-        origin=ORIGIN,
-        about=bare.about | {"torch": torch.__version__},
-    )
+    def own(self, key: Hashable, owner: int) -> None:
+        """From its birth on, the block belongs to `owner`."""
+        place = self._places.get(key)
+        if place is not None:
+            self._owner[place[1]] = owner
+
+    def mark(self, name: str) -> None:
+        """Name this moment."""
+        self._marks.append((self.model.events_so_far, name))
+
+    def set_stacks(self, stacks: np.ndarray) -> None:
+        """Call sites of the blocks made after begin(), where they are known only in the end."""
+        self._stack = self._stack[: self._entered] + array("q", stacks.tolist())
+
+    @property
+    def alloc_times(self) -> np.ndarray:
+        """Times of the blocks made after begin()."""
+        return np.array(self._time[self._entered :], "i8")
+
+    def trace(self, one_event_a_free: bool = False, **about: Any) -> Trace:
+        """What the model did, dressed with owners, call sites, times (given in ns) and marks.
+
+        one_event_a_free: without streams a free is complete when it is requested, so its two events can be one.
+        `about` are fields of Trace (owners, stacks, origin …).
+        """
+        bare = self.model.trace
+        action, blocks = bare.events.action, bare.lifetimes().blocks  # rows in order of birth: their block numbers
+        number, time = np.full(len(bare), -1, "i8"), np.zeros(len(bare), "i8")
+        for events, times in ((blocks.freed, self._ended), (blocks.died, self._ended), (blocks.born, self._time)):
+            rows = np.flatnonzero((events >= 0) & (events < len(bare)))
+            number[events[rows]], time[events[rows]] = rows, np.array(times, "i8")[rows]
+        time = np.maximum.accumulate(time)  # a segment's event takes the time of what came before it
+        keep = action != Action.FREE_REQUESTED if one_event_a_free else np.ones(len(bare), "?")
+        number, known = number[keep], number[keep] >= 0
+        columns = {name: bare.events[name][keep] for name in ("action", "address", "size", "requested", "stream")}
+        columns |= {
+            "time_us": time[keep] // 1000,
+            "owner": np.zeros(len(number), "i8"),
+            "stack": np.full(len(number), -1),
+        }
+        columns["owner"][known] = np.array(self._owner, "i8")[number[known]]
+        columns["stack"][known] = np.array(self._stack, "i8")[number[known]]
+        kept_before = np.concatenate([[0], np.cumsum(keep)])
+        lived = bare.entry[0]
+        n = self._entered
+        lived = replace(
+            lived, blocks=replace(lived.blocks, owner=np.array(self._owner[:n]), stack=np.array(self._stack[:n]))
+        )
+        marks = [Mark(int(kept_before[event]), name) for event, name in self._marks]
+        settings = bare.about | about.pop("about", {})
+        return Trace(Events.of(len(number), **columns), {0: lived}, marks, about=settings, **about)

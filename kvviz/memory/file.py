@@ -10,17 +10,19 @@ import json
 import os
 import zipfile
 from dataclasses import fields
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 
 from kvviz.errors import InconsistentTrace, TraceError
 from kvviz.memory.lifetimes import BlockSpans, Lifetimes, SegmentSpans
+from kvviz.memory.snapshot import load_snapshot
 from kvviz.memory.trace import COLUMNS, Action, Events, Mark, Trace
 
 FORMAT, VERSION = "kvviz trace", 1
 STAMP = (1980, 1, 1, 0, 0, 0)  # one fixed time, so that equal traces make equal files
-MOST = 1 << 34  # bytes of one column; deflate packs at most 1,032 to 1, so a small file cannot ask for much anyway
+MOST = 1 << 34  # bytes of one column
+RATIO = 10_000  # LZMA packs a column of zeros about 7,000 to 1: more than this is no honest file
 BLOCK_TYPES = {"address": "u8"}
 SEGMENT_TYPES = {"address": "u8", "small": "?", "expandable": "?"}
 
@@ -35,11 +37,11 @@ def save(trace: Trace, path: str | os.PathLike) -> None:
             columns |= {f"entry/{device}/{part}/{f.name}": getattr(spans, f.name) for f in fields(spans)}
     partial = f"{path}.{os.getpid()}.part"
     try:
-        with zipfile.ZipFile(partial, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as out:
+        with zipfile.ZipFile(partial, "w") as out:
             layout = {}
             for name, values in columns.items():
                 data, layout[name] = _packed(values)
-                out.writestr(_member(name), data, zipfile.ZIP_DEFLATED)
+                out.writestr(_member(name), data, zipfile.ZIP_LZMA)
             about = {
                 "format": FORMAT, "version": VERSION, "events": len(trace), "columns": layout,
                 "devices": sorted(trace.entry), "marks": [list(mark) for mark in trace.marks],
@@ -54,20 +56,43 @@ def save(trace: Trace, path: str | os.PathLike) -> None:
 
 
 def load(path: str | os.PathLike) -> Trace:
-    """Read a file that save() wrote. Raises TraceError, FileNotFoundError; a damaged file is never half read."""
+    """Read a trace: a file that Trace.save() wrote, or a memory snapshot (torch.cuda.memory._dump_snapshot) of any torch
+    since 2.0. Nothing in a file can run; reading takes time and memory in proportion to its length.
+
+    What a reader of a snapshot must know stands in `warnings`; a snapshot whose blocks contradict its segments or its
+    events loads with a warning that begins with "inconsistent", and at() of it raises InconsistentTrace.
+    Raises TraceError in one line for any other file, FileNotFoundError and the like; no file is ever half read.
+    """
     path = os.fspath(path)
     with open(path, "rb") as raw:  # a file that is not there is said plainly; all that follows is about what is in it
+        beginning = raw.read(4)
+        raw.seek(0)
+        if beginning[:2] == b"PK":
+            return _load_own(raw, path)
+        if beginning[:1] != b"\x80":
+            raise TraceError(f"{path}: neither a kvviz trace nor a memory snapshot of torch (a pickle of protocol 2 to 5)")
         try:
-            with zipfile.ZipFile(raw) as file:
-                about = json.loads(file.read("about.json"))
-                if about["format"] != FORMAT or about["version"] != VERSION:
-                    raise TraceError(f"{path}: not a kvviz trace of version {VERSION}")
-                return _read(file, about)
-        except Exception as problem:  # whatever a damaged file does to zip, JSON or numpy
-            if isinstance(problem, TraceError):
-                raise
+            return load_snapshot(raw, os.path.basename(path))
+        except Exception as problem:  # whatever a damaged file makes of the columns
             told = " ".join(str(problem).split())
-            raise TraceError(f"{path}: not a readable kvviz trace ({type(problem).__name__}: {told})") from None
+            if isinstance(problem, TraceError):
+                raise TraceError(f"{path}: {told}") from None
+            raise TraceError(f"{path}: a damaged memory snapshot ({type(problem).__name__}: {told[:200]})") from None
+
+
+def _load_own(raw: BinaryIO, path: str) -> Trace:
+    try:
+        with zipfile.ZipFile(raw) as file:
+            _refuse_bombs(file, "about.json")
+            about = json.loads(file.read("about.json"))
+            if about["format"] != FORMAT or about["version"] != VERSION:
+                raise TraceError(f"{path}: not a kvviz trace of version {VERSION}")
+            return _read(file, about)
+    except Exception as problem:  # whatever a damaged file does to zip, JSON or numpy
+        if isinstance(problem, TraceError):
+            raise
+        told = " ".join(str(problem).split())
+        raise TraceError(f"{path}: not a readable kvviz trace ({type(problem).__name__}: {told})") from None
 
 
 def _read(file: zipfile.ZipFile, about: dict[str, Any]) -> Trace:
@@ -116,13 +141,19 @@ def _unpacked(file: zipfile.ZipFile, name: str, how: dict, dtype: str) -> np.nda
     kind = np.dtype(str(how["type"]))
     if kind.kind not in "bu" or file.getinfo(name).file_size != int(how["length"]) * kind.itemsize:
         raise InconsistentTrace(f"column {name} is not as long as it says")
-    if file.getinfo(name).file_size > MOST:
-        raise TraceError(f"column {name} has {file.getinfo(name).file_size:,} B, more than kvviz reads")
+    _refuse_bombs(file, name)
     wide = np.frombuffer(file.read(name), kind).astype("i8") + int(how["low"])
     if how["step"]:
         wide[:1] = int(how["first"])
         wide = np.cumsum(wide)
     return wide.view("u8") if dtype == "u8" else wide.astype(dtype)
+
+
+def _refuse_bombs(file: zipfile.ZipFile, name: str) -> None:
+    """What a member claims to hold is bounded by what lies there, before a byte of it is unpacked."""
+    size, packed = file.getinfo(name).file_size, file.getinfo(name).compress_size
+    if size > MOST or size > RATIO * (packed + 1):
+        raise TraceError(f"{name} claims {size:,} B in {packed:,} B, more than kvviz reads")
 
 
 def _member(name: str) -> zipfile.ZipInfo:

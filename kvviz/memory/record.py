@@ -5,9 +5,11 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import torch
+
 from kvviz.errors import InvalidRequest, RecordingError
 from kvviz.memory.cpu import CpuRecorder
-from kvviz.memory.drive import trace_of
+from kvviz.memory.cuda import CudaRecorder
 from kvviz.memory.trace import Trace
 
 _running = threading.Lock()  # torch has one memory history and one profiler: one recording at a time
@@ -16,9 +18,8 @@ _running = threading.Lock()  # torch has one memory history and one profiler: on
 class Recording:
     """What `with record() as run` gives: name moments and owners while it runs, read `run.trace` after it."""
 
-    def __init__(self, max_events: int, stacks: str | None):
-        self._max_events, self._stacks = max_events, stacks
-        self._recorder: CpuRecorder | None = None
+    def __init__(self, recorder: CpuRecorder | CudaRecorder):
+        self._recorder: CpuRecorder | CudaRecorder | None = recorder
         self._trace: Trace | None = None
         self._state = "not started"
 
@@ -28,12 +29,12 @@ class Recording:
         if not _running.acquire(blocking=False):
             raise RecordingError("a recording is already running; one at a time")
         try:
-            recorder = CpuRecorder(self._stacks)
-            recorder.start()
+            assert self._recorder is not None
+            self._recorder.start()
         except BaseException:
             _running.release()
             raise
-        self._recorder, self._state = recorder, "running"
+        self._state = "running"
         return self
 
     def __exit__(self, *problem: object) -> None:
@@ -62,11 +63,11 @@ class Recording:
         if self._trace is None:
             if self._state != "done" or self._recorder is None:
                 raise RecordingError(f"the recording is {self._state}: its trace is there when the with block is over")
-            self._trace = trace_of(self._recorder).last(self._max_events)
+            self._trace = self._recorder.trace()
             self._recorder = None
         return self._trace
 
-    def _live(self, what: str) -> CpuRecorder:
+    def _live(self, what: str) -> CpuRecorder | CudaRecorder:
         if self._state != "running" or self._recorder is None:
             raise RecordingError(f"{what}() works inside the with block; the recording is {self._state}")
         return self._recorder
@@ -75,8 +76,9 @@ class Recording:
 def record(device: str | None = None, max_events: int = 2_000_000, stacks: str | None = "python") -> Recording:
     """Record what a run does with memory: `with record() as run: …`, then `run.trace`.
 
-    device: "cpu": each allocation and free of this thread (and of autograd for it) drives the model of PyTorch's CUDA
-    allocator, so the trace shows what the run would have taken on a GPU, and says so in its origin. None: "cpu".
+    device: "cuda": PyTorch's own record of its allocator, on all devices. "cpu": each allocation and free of this thread
+    (and of autograd for it) drives the model of PyTorch's CUDA allocator, so the trace shows what the run would have
+    taken on a GPU, and says so in its origin. None: "cuda" where there is a GPU, otherwise "cpu".
     max_events: of a longer run the newest are kept, and what lived before them is known.
     stacks: "python" names the torch function, the module and your own line for each block; None is faster, and the
     choice for compiled models.
@@ -84,10 +86,13 @@ def record(device: str | None = None, max_events: int = 2_000_000, stacks: str |
     What lived when the block was entered counts from the start, and its end is seen. Nothing stays switched on behind
     it, also after an exception or an interrupt. Raises RecordingError if a recording or a profiler runs already.
     """
-    if device not in (None, "cpu"):
-        raise InvalidRequest(f"device {device!r}; known: 'cpu', None")
+    if device not in (None, "cpu", "cuda"):
+        raise InvalidRequest(f"device {device!r}; known: 'cpu', 'cuda', None")
     if stacks not in (None, "python"):
         raise InvalidRequest(f"stacks {stacks!r}; known: 'python', None")
     if max_events <= 0:
         raise InvalidRequest(f"max_events must be positive, not {max_events}")
-    return Recording(int(max_events), stacks)
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InvalidRequest("device 'cuda', but PyTorch finds no GPU here; device='cpu' models one")
+    on_cuda = device == "cuda" or (device is None and torch.cuda.is_available())
+    return Recording(CudaRecorder(stacks, int(max_events)) if on_cuda else CpuRecorder(stacks, int(max_events)))

@@ -6,6 +6,7 @@ the allocator model, a snapshot file, a replay), the views, the diagnosis and th
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import IntEnum
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from kvviz.errors import InvalidRequest
+from kvviz.errors import InconsistentTrace, InvalidRequest
 from kvviz.memory.lifetimes import BlockSpans, Lifetimes, LiveIndex, SegmentSpans, next_at_same_address, rows
 from kvviz.memory.state import MemoryState, state_of
 
@@ -108,7 +109,8 @@ def no_segments() -> SegmentSpans:
 
 @dataclass(frozen=True)
 class Trace:
-    """Events, and what lived before the first of them (`entry`: device -> Lifetimes, rows with born = -1).
+    """Events, and what lived before the first of them (`entry`: device -> Lifetimes, rows with born = -1, and freed = -1
+    where a block awaits its free already).
 
     len(trace) is the number of events n; trace.at(i) is the state after i of them, i = 0 … n.
     origin: where the numbers come from. warnings: what a reader must know before trusting them.
@@ -168,6 +170,8 @@ class Trace:
 
         Raises InvalidRequest beyond that, InconsistentTrace where the blocks contradict the segments.
         """
+        if self.about.get("inconsistent"):
+            raise InconsistentTrace(f"{self.origin}: inconsistent: {self.about['inconsistent']}")
         n, asked = len(self), int(i)
         i = asked + n + 1 if asked < 0 else asked
         if not 0 <= i <= n:
@@ -188,7 +192,8 @@ class Trace:
         for device in self.devices:
             lives, _, block_index, segment_index = self._device(device)
             blocks, segments = rows(lives.blocks, block_index.at(cut)), rows(lives.segments, segment_index.at(cut))
-            blocks = replace(blocks, born=np.full(len(blocks), -1), freed=blocks.freed - cut, died=blocks.died - cut)
+            freed = np.where(blocks.freed < cut, -1, blocks.freed - cut)  # -1: awaits its free from the start
+            blocks = replace(blocks, born=np.full(len(blocks), -1), freed=freed, died=blocks.died - cut)
             segments = replace(segments, born=np.full(len(segments), -1), died=segments.died - cut)
             entry[device] = Lifetimes(blocks, segments)
         events = Events(*(getattr(self.events, f.name)[cut:] for f in fields(Events)))
@@ -247,6 +252,8 @@ class Trace:
         )
         birth = np.flatnonzero(is_alloc)
         died_at = event[died[birth]]
+        freed_at = np.minimum(event[freed[birth]], died_at)
+        freed_at[: len(entry)][entry.freed < 0] = -1
 
         def column(name: str) -> np.ndarray:
             return np.concatenate([getattr(entry, name), getattr(e, name)[picked]])[birth]
@@ -254,7 +261,7 @@ class Trace:
         return BlockSpans(
             address=address[birth], size=column("size"), requested=column("requested"), stream=column("stream"),
             owner=column("owner"), stack=column("stack"), born=event[birth],
-            freed=np.minimum(event[freed[birth]], died_at), died=died_at,
+            freed=freed_at, died=died_at,
         )  # fmt: skip
 
     def _segment_spans(self, device: int) -> SegmentSpans:
@@ -267,14 +274,17 @@ class Trace:
                           entry.expandable.tolist(), [-1] * len(entry), [n] * len(entry), strict=True))  # fmt: skip
         # segments are few: a plain walk keeps the splitting of mapped ranges readable
         alive = {piece[0]: k for k, piece in enumerate(pieces)}
+        starts = sorted(alive)
         for i in picked.tolist():
             action, address, size = int(e.action[i]), int(e.address[i]), int(e.size[i])
             if action in (Action.SEGMENT_ALLOC, Action.SEGMENT_MAP):
+                if address not in alive:
+                    insort(starts, address)
                 alive[address] = len(pieces)
                 expandable = action == Action.SEGMENT_MAP
                 pieces.append((address, size, int(e.stream[i]), size <= SMALL_SEGMENT, expandable, i, n))
             else:
-                _end_ranges(pieces, alive, address, address + size, i)
+                _end_ranges(pieces, alive, starts, address, address + size, i)
         pieces.sort(key=lambda piece: piece[5])
         columns = zip(*pieces, strict=True) if pieces else ((),) * 7
         types = ("u8", "i8", "i4", "?", "?", "i8", "i8")
@@ -284,18 +294,23 @@ class Trace:
 SMALL_SEGMENT = 2 << 20  # the size of a segment of the small pool; a large one is never that small
 
 
-def _end_ranges(pieces: list[tuple], alive: dict[int, int], start: int, stop: int, event: int) -> None:
-    """End [start, stop) at `event`; a piece that reaches beyond it is cut, and its rest lives on."""
-    for address, k in sorted(alive.items()):
+def _end_ranges(pieces: list[tuple], alive: dict[int, int], starts: list[int], start: int, stop: int, event: int) -> None:
+    """End [start, stop) at `event`; a piece that reaches beyond it is cut, and its rest lives on.
+
+    `alive`: the piece that lives at an address; `starts`: its keys in order."""
+    for address in starts[max(bisect_right(starts, start) - 1, 0) : bisect_left(starts, stop)]:
+        k = alive[address]
         low, size, stream, small, expandable, born, never = pieces[k]
         high = low + size
-        if high <= start or low >= stop:
+        if high <= start:
             continue
-        del alive[address]
+        del alive[address], starts[bisect_left(starts, address)]
         cut = max(low, start), min(high, stop)
         pieces[k] = (cut[0], cut[1] - cut[0], stream, small, expandable, born, event)
         for left, right in ((low, cut[0]), (cut[1], high)):
             if left < right:
+                if left not in alive:
+                    insort(starts, left)
                 alive[left] = len(pieces)
                 pieces.append((left, right - left, stream, small, expandable, born, never))
 

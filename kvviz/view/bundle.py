@@ -12,7 +12,7 @@ MODULES = ("format", "dom", "layout", "data", "theme", "style", "blocks", "timel
 
 @cache
 def player_source() -> str:
-    """The joined module, without imports, comments on lines of their own, and indentation."""
+    """The joined module, without imports, comments and indentation."""
     folder = files(__package__) / "player"
     return "\n".join(_bare((folder / f"{name}.js").read_text(encoding="utf-8")) for name in MODULES)
 
@@ -20,6 +20,6 @@ def player_source() -> str:
 def _bare(source: str) -> str:
     source = re.sub(r"^import .*;\n", "", source, flags=re.MULTILINE)
     source = re.sub(r"^export (async |)(class|const|function)", r"\1\2", source, flags=re.MULTILINE)
-    source = re.sub(r"^ *//.*\n", "", source, flags=re.MULTILINE)
+    source = re.sub(r"^ *//.*\n| +// .*$", "", source, flags=re.MULTILINE)
     source = re.sub(r"^ */\*\*.*?\*/\n", "", source, flags=re.MULTILINE | re.DOTALL)
     return re.sub(r"^ +|\n(?=\n)", "", source, flags=re.MULTILINE)

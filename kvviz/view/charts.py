@@ -39,11 +39,13 @@ def lines(
     colors: Mapping[str, str] | None = None,
     note: str = "",
     theme: str = "light",
+    floor: float = 0,
 ) -> View:
     """Lines over a common x. Of a line of more than 2,000 points the minima and maxima stay.
 
     steps: each value holds until the next x. marks: (x, name), vertical lines. colors: by name, where the default order
     will not do. note: one small line under the chart, such as where the numbers come from.
+    floor: where the y axis starts, in the series' own unit; the axis' title says so.
     Raises ViewError where a line is not as long as x.
     """
     across = _numbers("x", x)
@@ -66,8 +68,14 @@ def lines(
     if len(across):
         figure.update_xaxes(range=[float(across.min()), float(across.max())])
     _mark(figure, marks, across)
-    _finish(figure, title, x_title, _with_unit(y_title, unit), note, theme)
-    png = stills.lines(kept, looks, title, x_title, _with_unit(y_title, unit), steps, marks, note)
+    y_title = _with_unit(y_title, unit)
+    if floor:
+        y_title += f", axis from {floor / factor:,.6g}"
+    _finish(figure, title, x_title, y_title, note, theme)
+    if floor:
+        highest = max((float(y.max(initial=floor)) for y in columns.values()), default=floor)
+        figure.update_yaxes(range=[floor / factor, (highest + 0.05 * (highest - floor)) / factor])
+    png = stills.lines(kept, looks, title, x_title, y_title, steps, marks, note, floor / factor)
     return View(title, _words("Line chart", columns, factor, unit, x_title), png, figure=figure)
 
 

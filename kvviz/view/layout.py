@@ -1,6 +1,7 @@
 """Addresses on paper: a compressed axis of only what was ever reserved, flowing over rows on one byte scale.
 
-`flow` is the twin of `flow` in player/layout.js, number for number: the still picture and the player show the same map.
+`flow` and `bar` are the twins of those in player/layout.js, number for number: the still picture and the player show
+the same map.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from kvviz.memory.lifetimes import SegmentSpans
 
 ROW_GAP = 8
+FOLD_HEIGHT, FOLD_GAP = 18, 12  # px: the bar of what is folded, and the room below it
 _SMALLEST_START = 14
 
 
@@ -97,12 +99,13 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Flow:
-    """The laid-out axis. scale: px per unit; heights in px."""
+    """The laid-out axis. scale: px per unit; heights in px; top: where the rows begin, below the bar if there is one."""
 
     parts: list[Part]
     scale: float
     row_height: int
     height: int
+    top: int = 0
 
     def spans(self, start: float, units: float, apart: bool = False) -> list[Span]:
         """The rectangles that [start, start + units) covers: one a row, or one a piece where `apart`."""
@@ -126,35 +129,48 @@ class Flow:
         return np.array([part.start for part in self.parts])
 
 
-def rows_for(size: int, width: float) -> int:
-    """Rows for so many bytes: enough to read labels, few enough to see at once."""
+def rows_for(size: int, width: float, rest: bool = False) -> int:
+    """Rows for so many bytes: enough to read labels, few enough to see at once. rest: others are folded away."""
     most, each = (20, 12) if width < 520 else (12, 24)
+    if rest:
+        each //= 4  # what is left is what the reader came for: it gets the rows that the folding saved
     return max(1, min(most, math.ceil(size / (each << 20))))
 
 
-def flow(cuts: np.ndarray, unit: int, width: float) -> Flow:
-    """Lay the pieces between `cuts` out over `width` px."""
+def flow(cuts: np.ndarray, unit: int, width: float, folded: np.ndarray | None = None) -> Flow:
+    """Lay the pieces between `cuts` out over `width` px. folded: which of them go into the bar at the top instead."""
     edges = [int(c) for c in cuts]
-    pieces = max(0, len(edges) - 1)
-    total = edges[-1] - edges[0] if pieces else 0
-    rows = rows_for(total * unit, width)
+    shown = [(a, b) for k, (a, b) in enumerate(zip(edges, edges[1:], strict=False)) if folded is None or not folded[k]]
+    total, pieces = sum(b - a for a, b in shown), len(shown)
+    top = FOLD_HEIGHT + FOLD_GAP if pieces < len(edges) - 1 else 0
+    rows = rows_for(total * unit, width, top > 0)
     row_height = 32 if rows <= 4 else 24
     gap = min(4, 0.2 * width * rows / pieces) if pieces else 0
     scale = (width * rows - gap * pieces) / total if total else 1.0
     parts: list[Part] = []
     for _ in range(24):
-        parts = _place(edges, scale, width, gap)
+        parts = _place(shown, scale, width, gap)
         if not parts or parts[-1].y < rows:
             break
         scale *= 0.985
     used = int(parts[-1].y) + 1 if parts else 1
     step = row_height + ROW_GAP
-    return Flow([p._replace(y=p.y * step) for p in parts], scale, row_height, used * step - ROW_GAP)
+    height = top + used * step - ROW_GAP if parts or not top else FOLD_HEIGHT
+    return Flow([p._replace(y=top + p.y * step) for p in parts], scale, row_height, height, top)
 
 
-def _place(edges: list[int], scale: float, width: float, gap: float) -> list[Part]:
+def bar(sizes: list[int], width: float) -> list[float]:
+    """Widths of shares of the bar: at least two px each, at the cost of the first, the largest."""
+    total, rest = sum(sizes), width
+    others = [max(2.0, size * width / total) for size in sizes[1:]]
+    for taken in others:
+        rest -= taken
+    return [rest, *others]
+
+
+def _place(pieces: list[tuple[int, int]], scale: float, width: float, gap: float) -> list[Part]:
     parts, x, y = list[Part](), 0.0, 0
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in pieces:
         left = stop - start
         while left > 0:
             room = width - x

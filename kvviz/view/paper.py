@@ -96,8 +96,8 @@ class Paper:
 
     def dot(self, x: float, y: float, radius: float, ink: str) -> None:
         """A disc with a rim of paper."""
-        center = (x * self.scale, y * self.scale)
-        self.pen.circle(center, radius * self.scale, self._ink(ink), LIGHT["paper"], round(self.scale))
+        box = tuple(round(c * self.scale) for c in (x - radius, y - radius, x + radius, y + radius))
+        self.pen.ellipse(box, self._ink(ink), self._ink("paper"), round(self.scale))
 
     def card(self) -> None:
         """The frame around everything."""

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from kvviz.view.layout import ROW_GAP, Flow, flow
+from kvviz.view.layout import ROW_GAP, Flow, bar
 from kvviz.view.scene import Scene, format_bytes
 from kvviz.view.theme import DARK, LIGHT, template
 
@@ -22,13 +22,16 @@ NAMED = 15_000  # bars in all frames up to which each brings its size for the ti
 def figure(scene: Scene, title: str, theme: str = "light") -> go.Figure:
     """Blocks that live through all steps are drawn once; frames carry only what changes."""
     inks = DARK if theme == "dark" else LIGHT
-    laid = flow(scene.axis.cuts, scene.unit, WIDTH)
+    laid = scene.flow(WIDTH)
     moments = _moments(scene)
     b, places = scene.blocks, scene.places
     living = [np.flatnonzero((b.born < i) & (i <= b.died)) for i in moments]
     always = np.flatnonzero((b.born < moments[0]) & (b.died >= moments[-1])) if len(moments) > 1 else living[0]
     owners = scene.shown_owners.tolist()
     named = sum(len(rows) for rows in living) <= NAMED
+
+    # without any bar plotly would leave the owner out of the legend
+    nothing = {"base": [0], "x": [0], "y": [0]} | ({"customdata": [""]} if named else {})
 
     def ranges(starts: np.ndarray, sizes: np.ndarray) -> dict[str, Any]:
         texts = [format_bytes(s) for s in sizes.tolist()] if named else []
@@ -42,7 +45,8 @@ def figure(scene: Scene, title: str, theme: str = "light") -> go.Figure:
         segments = scene.trace.at(moments[k], scene.device).segments
         reserved = ranges(scene.axis.places(segments["address"], segments["size"]), segments["size"])
         rest = np.setdiff1d(living[k], always)
-        return [reserved] + [owner_bars(rest, owner) for owner in owners]
+        parts = [reserved] + [owner_bars(rest, owner) for owner in owners]
+        return [part if part["x"] else part | nothing for part in parts]
 
     opening = moments.index(scene.start)
     cached = {"color": inks["free"], "line": {"width": 1, "color": inks["edge"]}}
@@ -54,6 +58,7 @@ def figure(scene: Scene, title: str, theme: str = "light") -> go.Figure:
     data = [_trace(name, marker, part) for (name, marker), part in zip(looks, changing(opening), strict=True)]
     data += [_trace(name, marker, part, False) for (name, marker), part in zip(looks[1:], static, strict=True)]
     drawn = list(range(len(looks)))
+    data += _fold(scene, inks) if laid.top else []
     frames = [
         go.Frame(name=str(i), data=[{"type": "bar", "width": 0.75, **part} for part in changing(k)], traces=drawn)
         for k, i in enumerate(moments)
@@ -91,7 +96,7 @@ def _bars(laid: Flow, starts: list[int], units: list[float], texts: list[str]) -
         for span in laid.spans(start, length):
             bars["base"].append(round(span.x, 1))
             bars["x"].append(round(max(span.w, 0.5), 1))
-            bars["y"].append(round(span.y / (laid.row_height + ROW_GAP)))
+            bars["y"].append(round((span.y - laid.top) / (laid.row_height + ROW_GAP)))
             if texts:
                 bars["customdata"].append(texts[k])
     return bars
@@ -102,6 +107,24 @@ def _trace(name: str, marker: dict[str, Any], part: dict[str, Any], legend: bool
         name=name, orientation="h", width=0.75, marker=marker, showlegend=legend, legendgroup=name,
         hovertemplate="%{fullData.name}" + " · %{customdata}" * ("customdata" in part) + "<extra></extra>", **part,
     )  # fmt: skip
+
+
+def _fold(scene: Scene, inks: dict[str, Any]) -> list[go.Bar]:
+    """The bar of what is folded, above the rows. No frame touches it: it never changes."""
+    assert scene.fold is not None
+    shares, x, bars = scene.fold.shares, 0.0, list[go.Bar]()
+    for (owner, size), width in zip(shares, bar([s for _, s in shares], WIDTH), strict=True):
+        look = scene.owners[owner] if owner >= 0 else None
+        name, color = (look.name, look.color) if look else ("cached, inactive", inks["free"])
+        tip = f"{format_bytes(size)} in {scene.fold.head}"
+        part = {"base": [round(x, 1)], "x": [round(width, 1)], "y": [-1], "customdata": [tip]}
+        one = _trace(name, {"color": color, "line": {"width": 0.5, "color": inks["edge"]}}, part, False)
+        ink = look.ink if look else inks["text"]
+        one.update(width=0.55, textposition="inside", insidetextanchor="start", constraintext="none")
+        one.update(text=[scene.fold_labels[0] if not bars else ""], textfont={"color": ink, "size": 11})
+        bars.append(one)
+        x += width
+    return bars
 
 
 def _slider(scene: Scene, moments: list[int], opening: int, inks: dict[str, Any]) -> dict[str, Any]:

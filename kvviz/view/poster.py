@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from kvviz.view.layout import Flow, Span, flow
+from kvviz.view.layout import FOLD_HEIGHT, Flow, Span, bar
 from kvviz.view.paper import Paper, mix
 from kvviz.view.scene import SERIES, Scene, format_bytes
 from kvviz.view.theme import Owner
@@ -14,13 +14,13 @@ INNER = WIDTH - 2 * PAD
 PLOT_TOP, PLOT_HEIGHT, PLOT_FOOT = 20, 82, 18
 LIMIT = 40_000  # bytes; a notebook holds many of these
 # scale, and px from which a block gets a label: what is tried until the file is small enough
-_ATTEMPTS = ((2, 11), (2, 90), (1.6, 90), (1, 10_000))
-_MANY = 150  # live blocks whose labels are known not to fit
+_ATTEMPTS = ((2, 11), (1.75, 11), (1.75, 60), (1.5, 90), (1, 10_000))
+_MANY = 150  # live blocks whose labels are known not to fit at the first
 
 
 def block_map(scene: Scene, title: str, subtitle: str) -> bytes:
     """The block map as it opens: map, legend, timeline, figures, origin. PNG bytes, at most LIMIT where possible."""
-    laid = flow(scene.axis.cuts, scene.unit, INNER)
+    laid = scene.flow(INNER)
     legend_top = TOP + laid.height + 18
     live = int(np.count_nonzero((scene.blocks.born < scene.start) & (scene.start <= scene.blocks.died)))
     png = b""
@@ -77,6 +77,9 @@ def _map(paper: Paper, scene: Scene, laid: Flow, label_from: float) -> None:
         paper.text(PAD, TOP + 16, "Nothing was ever reserved here.", 13, "muted")
         return
 
+    if laid.top:
+        _bar(paper, scene)
+
     def spans(start: float, units: float, apart: bool = False) -> list[Span]:
         return [s._replace(x=s.x + PAD, y=s.y + TOP) for s in laid.spans(start, units, apart)]
 
@@ -123,6 +126,26 @@ def _map(paper: Paper, scene: Scene, laid: Flow, label_from: float) -> None:
     for span, tint, owner, size in labels:
         if span.w >= label_from:
             _label(paper, span, tint, owner, size, h)
+
+
+def _bar(paper: Paper, scene: Scene) -> None:
+    """What is folded: the owners' shares of it, and what it is."""
+    assert scene.fold is not None
+    x: float = PAD
+    pieces = []
+    for (owner, _), width in zip(scene.fold.shares, bar([s for _, s in scene.fold.shares], INNER), strict=True):
+        pieces.append((Span(x, TOP, width, x == PAD, False), scene.owners[owner] if owner >= 0 else None))
+        x += width
+    pieces[-1] = (pieces[-1][0]._replace(last=True), pieces[-1][1])
+    for span, look in pieces:
+        paper.frame(span, FOLD_HEIGHT, None, look.color if look else "free")
+    for span, _ in pieces[1:]:
+        paper.rect(span.x - 0.5, TOP, 0.5, FOLD_HEIGHT, "paper")
+    paper.frame(Span(PAD, TOP, INNER, True, True), FOLD_HEIGHT)
+    first, look = pieces[0]
+    room = next(span.x for span, _ in [*pieces[1:], (Span(PAD + INNER, 0, 0, True, True), None)])
+    text = next((t for t in scene.fold_labels if paper.measure(t, 11) + 14 <= room - PAD), "")
+    paper.text(first.x + 7, TOP + FOLD_HEIGHT / 2, text, 11, look.ink if look else "text", "lm", bold=True)
 
 
 def _label(paper: Paper, span: Span, tint: Span | None, owner: Owner, size: int, h: float) -> None:
@@ -190,24 +213,44 @@ def _series_keys(paper: Paper, baseline: float) -> None:
 def _plot(paper: Paper, scene: Scene, top: float) -> None:
     """Reserved and allocated as areas, requested as a line; marks, the peak, the opening event."""
     n, curves = scene.events, scene.curves
-    most = max(1, *(int(getattr(curves, name).max()) for name in SERIES))
+    most, base = max(1, *(int(getattr(curves, name).max()) for name in SERIES)), scene.base
     plot_top, bottom = top + PLOT_TOP, top + PLOT_TOP + PLOT_HEIGHT
     columns = round(INNER * paper.scale)
     edges = np.arange(columns) * (n + 1) // columns
     for name, ink in (("reserved", "back"), ("allocated", "front"), ("requested", "line")):
-        heights = np.maximum.reduceat(getattr(curves, name), edges) * (PLOT_HEIGHT / most)
+        values = np.maximum.reduceat(getattr(curves, name), edges) - base.size
+        heights = values * (PLOT_HEIGHT / (most - base.size))
         (paper.steps if ink == "line" else paper.area)(PAD, bottom, heights, ink)
     paper.rect(PAD, bottom, INNER, 0.5, "rule")
     if most > 1:
-        scale = format_bytes(most)
-        paper.frame(Span(PAD + 4, plot_top + 4, paper.measure(scale, 11) + 10, True, True), 17, None, "paper")
-        paper.text(PAD + 9, plot_top + 16.5, scale, 11, "muted")
+        _patch(paper, scene, PAD + 4, plot_top + 4, format_bytes(most))
+    if base.size:
+        _broken(paper, bottom)
+        _patch(paper, scene, PAD + 15, bottom - 21, f"from {base.text}")
     paper.text(PAD, bottom + 14, "0", 11, "muted")
     paper.text(WIDTH - PAD, bottom + 14, f"{n:,} event{'' if n == 1 else 's'}", 11, "muted", "rs")
     _ticks(paper, scene, plot_top, bottom)
     x = min(max(_x(scene, scene.start), PAD + 1), WIDTH - PAD - 1)
     paper.rect(x - 1, plot_top, 2, PLOT_HEIGHT, "text")
     paper.dot(x, bottom, 5, "text")
+
+
+def _patch(paper: Paper, scene: Scene, left: float, y: float, text: str) -> None:
+    """A word on the plot: on paper of its own, so that no curve runs through it, and beside the cursor."""
+    width, cursor = paper.measure(text, 11) + 10, _x(scene, scene.start)
+    x = cursor + 7 if left - 7 < cursor < left + width + 7 else left
+    paper.frame(Span(x, y, width, True, True), 17, None, "paper")
+    paper.text(x + 5, y + 12.5, text, 11, "muted")
+
+
+def _broken(paper: Paper, bottom: float) -> None:
+    """The mark of an axis that does not start at zero."""
+    corners: list[tuple[float, float]] = [
+        (PAD, bottom - 7), (PAD + 11, bottom - 13), (PAD + 11, bottom - 9), (PAD, bottom - 3)
+    ]  # fmt: skip
+    paper.polygon(corners, "paper")
+    paper.line(corners[:2], "muted")
+    paper.line(corners[2:], "muted")
 
 
 def _ticks(paper: Paper, scene: Scene, top: float, bottom: float) -> None:

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvviz.errors import InconsistentTrace, ViewError
-from kvviz.view.layout import Axis, axis_of
+from kvviz.view import fold as folding
+from kvviz.view.base import Base, base_of
+from kvviz.view.layout import Axis, Flow, axis_of, flow
 from kvviz.view.pack import Column, pack
 from kvviz.view.theme import DARK, LIGHT, Owner, owners
 
@@ -24,11 +26,13 @@ UNIT = 512  # bytes; PyTorch's allocator hands out nothing finer
 class Scene:
     """trace, device, and `start`, the number of events after which the picture opens (None: the peak).
 
+    fold: show what never changes as one bar; None: where that is more than a third of what was ever reserved at a time.
+
     Raises ViewError where the device or the start is not in the trace, InconsistentTrace where its blocks contradict
     one another or the segments.
     """
 
-    def __init__(self, trace: Trace, device: int = 0, start: int | None = None):
+    def __init__(self, trace: Trace, device: int = 0, start: int | None = None, fold: bool | None = None):
         if device not in trace.devices:
             known = ", ".join(str(d) for d in trace.devices)
             raise ViewError(f"no device {device!r} in this trace; it has {known}")
@@ -43,6 +47,7 @@ class Scene:
         self.start = int(self.start)
         lives = trace.lifetimes(device)
         self.blocks, self.segments = lives.blocks, lives.segments
+        self._wish = fold
 
     @cached_property
     def unit(self) -> int:
@@ -59,6 +64,50 @@ class Scene:
         """Place of each block on the axis."""
         self._refuse_overlaps()
         return self.axis.places(self.blocks.address, self.blocks.size)
+
+    @cached_property
+    def fold(self) -> folding.Fold | None:
+        """What never changes, folded or not."""
+        return folding.find(self.axis, self.segments, self.blocks, self.places, self.events)
+
+    @cached_property
+    def folded(self) -> bool:
+        """Does the map open with that as one bar?"""
+        if self.fold is None or self._wish is not None:
+            return self.fold is not None and bool(self._wish)
+        return not self.fold.everything and self.fold.size * 3 > int(self.curves.reserved.max())
+
+    def flow(self, width: float) -> Flow:
+        """The map as it opens, laid out over `width` px."""
+        return flow(self.axis.cuts, self.unit, width, self.fold.pieces if self.fold and self.folded else None)
+
+    def share(self, owner: int, size: int) -> str:
+        """A share of the bar in words."""
+        return f"{self.owners[owner].name if owner >= 0 else 'inactive'} {format_bytes(size)}"
+
+    @cached_property
+    def fold_labels(self) -> list[str]:
+        """What may stand on the bar, the longest first."""
+        assert self.fold is not None
+        names = [self.owners[owner].name for owner, _ in self.fold.shares if owner >= 0] or ["inactive"]
+        who = ", ".join(names) if len(names) < 3 else f"{names[0]} and {len(names) - 1} more owners"
+        size = format_bytes(self.fold.size)
+        still = f"{int(self.fold.pieces.sum()):,} never change"
+        return [f"{who} · {self.fold.head} · {size}", f"{self.fold.head} · {size}", f"{still} · {size}", size]
+
+    @cached_property
+    def fold_words(self) -> str:
+        """The bar in words, for those who do not see it."""
+        assert self.fold is not None
+        shares = ", ".join(self.share(*share) for share in self.fold.shares)
+        return f"{self.fold.head} ({shares}) folded into one bar, on another scale than the rest"
+
+    @cached_property
+    def base(self) -> Base:
+        """Where the timeline's scale starts."""
+        drawn = [getattr(self.curves, name) for name in SERIES]
+        lowest, highest = min(int(c.min()) for c in drawn), max(int(c.max()) for c in drawn)
+        return base_of(int(self.curves.allocated.min()), lowest, highest)
 
     def _refuse_overlaps(self) -> None:
         b = self.blocks
@@ -99,12 +148,14 @@ class Scene:
             keys.insert(0, ("wait", "awaiting free"))
         return keys
 
-    @property
-    def summary(self) -> str:
-        """The opening state in words, for those who do not see the picture."""
+    def words(self, mapped: bool = False) -> str:
+        """The opening state in words, for those who do not see the picture. mapped: it has a block map."""
         c, i = self.curves, self.start
         figures = ", ".join(f"{name} {format_bytes(int(getattr(c, name)[i]))}" for name in SERIES)
-        return f"State after event {i:,} of {self.events:,}: {figures}. Numbers from: {self.trace.origin}"
+        state = f"State after event {i:,} of {self.events:,}: {figures}"
+        bar = f"; {self.fold_words}" if mapped and self.folded else ""
+        late = f". The timeline's scale starts at {self.base.text}" if self.base.size else ""
+        return f"{state}{bar}{late}. Numbers from: {self.trace.origin}"
 
     def meta(self, kind: str, title: str, subtitle: str) -> dict[str, Any]:
         """What the player needs beside the columns."""
@@ -118,10 +169,18 @@ class Scene:
             "stacks": [self.trace.stacks[k] for k in stacks] if kind == "blocks" else [],
             "streams": len(np.unique(np.concatenate([self.blocks.stream, self.segments.stream]))),
             "keys": self.keys,
-            "theme": {"light": LIGHT, "dark": DARK},
+            "base": list(self.base), "theme": {"light": LIGHT, "dark": DARK},
         }  # fmt: skip
 
-    def pack(self, kind: str, title: str, subtitle: str) -> bytes:
+    def _fold_meta(self, subtitle: str) -> dict[str, Any]:
+        assert self.fold is not None
+        shown = {int(owner): k for k, owner in enumerate(self.shown_owners)}
+        return {
+            "folded": self.folded, "head": self.fold.head, "labels": self.fold_labels, "words": self.fold_words,
+            "subtitle": subtitle, "shares": [[shown.get(owner, -1), size] for owner, size in self.fold.shares],
+        }  # fmt: skip
+
+    def pack(self, kind: str, title: str, subtitle: str, folded_subtitle: str = "") -> bytes:
         """The player's buffer. Lifetimes go out, not events: a block is one row, whatever happens to it."""
         b, s, unit = self.blocks, self.segments, self.unit
         freed, died = b.freed < self.events, b.died < self.events
@@ -162,6 +221,9 @@ class Scene:
             # real addresses pass 2**53, beyond which JavaScript's numbers are not exact
             islands = zip(self.axis.offsets.tolist(), self.axis.starts.tolist(), strict=True)
             meta["islands"] = [[place, str(address)] for place, address in islands]
+            if self.fold is not None:
+                meta["fold"] = self._fold_meta(folded_subtitle)
+                columns["still"] = Column(self.fold.pieces.astype("i8"))
         return pack(meta, columns)
 
 

@@ -21,11 +21,12 @@ def lines(
     steps: bool,
     marks: Sequence[tuple[float, str]],
     note: str,
+    floor: float = 0,
 ) -> bytes:
-    """Lines, each with its own x. PNG bytes."""
+    """Lines, each with its own x. floor: where the y axis starts. PNG bytes."""
     xs = np.concatenate([x for x, _ in series.values()] or [np.zeros(0)])
     ys = np.concatenate([y for _, y in series.values()] or [np.zeros(0)])
-    paper, high, low = _frame(ys, title, y_title, colors, note)
+    paper, high, low = _frame(ys, title, y_title, colors, note, floor)
     first, last = (float(xs.min()), float(xs.max())) if len(xs) else (0.0, 1.0)
     span = (last - first) or 1.0
 
@@ -97,7 +98,7 @@ def ticks(low: float, high: float, about: int) -> list[float]:
 
 
 def _frame(
-    values: np.ndarray, title: str, y_title: str, colors: Mapping[str, str], note: str
+    values: np.ndarray, title: str, y_title: str, colors: Mapping[str, str], note: str, floor: float = 0
 ) -> tuple[Paper, float, float]:
     """Card, title, legend, y axis; and the top and the bottom of the scale."""
     paper = Paper(WIDTH, HEIGHT)
@@ -111,7 +112,8 @@ def _frame(
         paper.rect(x - 22, 46, 16, 4, color)
         x -= 40
     low, high = min(0.0, float(values.min(initial=0))), float(values.max(initial=0))
-    scale = ticks(low, high, 4)
+    # counted from the floor, so that the lowest is the floor itself, however odd
+    scale = [floor + tick for tick in ticks(0, high - floor, 4)] if floor else ticks(low, high, 4)
     for value in scale:
         y = HEIGHT - BOTTOM - (value - scale[0]) / (scale[-1] - scale[0]) * (HEIGHT - TOP - BOTTOM)
         paper.rect(LEFT, y, WIDTH - LEFT - RIGHT, 0.5, "rule")

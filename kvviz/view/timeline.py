@@ -26,6 +26,8 @@ def timeline(
 ) -> View:
     """The three totals of one device after 0 … len(trace) events.
 
+    Where allocated never falls below half of what was reserved, the scale starts just below the lowest curve, and says so.
+
     start: the number of events at which the cursor stands first; None is the peak of allocated bytes.
     renderer: "player" (also "auto") has a cursor that plays and scrubs; "plotly" is a line chart of at most 2,000
     points a line, no minimum or maximum lost. theme: "auto" follows the page, "light", "dark".
@@ -42,9 +44,9 @@ def timeline(
         view = charts.lines(
             np.arange(scene.events + 1), {name: getattr(scene.curves, name) for name in SERIES}, title, "event", "bytes",
             steps=True, marks=marks + scene.marks, colors=_NEUTRAL, note=trace.origin,
-            theme="dark" if theme == "dark" else "light",
+            theme="dark" if theme == "dark" else "light", floor=scene.base.size,
         )  # fmt: skip
-        return View(title, scene.summary, view.png, figure=view.figure)
+        return View(title, scene.words(), view.png, figure=view.figure)
     png = poster.timeline(scene, title, subtitle)
     data = scene.pack("timeline", title, subtitle)
-    return View(title, scene.summary, png, data=data, options={"theme": theme})
+    return View(title, scene.words(), png, data=data, options={"theme": theme})

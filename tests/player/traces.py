@@ -195,3 +195,35 @@ def showcase() -> Trace:
         warnings=["The recording began in the middle of a run: 3 frees name blocks that nobody saw being made."],
         origin="made up, to show everything the map can draw",
     )
+
+
+def settled(still: int = 5, cache: int = 8) -> Trace:
+    """A model that was there before, `still` segments of it for good, and a cache that grows beside it.
+
+    Of 20 MiB each: the still ones; one more with a block that comes and goes; one that is given back at the end; one in
+    which an old block dies. The cache's blocks of 256 KiB lie in two segments of 2 MiB.
+    """
+    memory = SlowMemory()
+    for k in range(still):
+        memory.reserve(BASE + k * 20 * MIB, 20 * MIB)
+        memory.alloc(BASE + k * 20 * MIB, 12 * MIB, 12 * MIB, owner=1)
+        memory.alloc(BASE + k * 20 * MIB + 12 * MIB, 7 * MIB, 7 * MIB, owner=1 if k else 3)
+    mixed = BASE + 400 * MIB
+    for k in range(3):
+        memory.reserve(mixed + k * 40 * MIB, 20 * MIB)
+        memory.alloc(mixed + k * 40 * MIB, 15 * MIB, 15 * MIB, owner=1)
+    memory.begin()
+    pool = BASE + 800 * MIB
+    for k in range(cache):
+        if k % 8 == 0:
+            memory.reserve(pool + k // 8 * 2 * MIB, 2 * MIB)
+        memory.alloc(mixed + 15 * MIB, MIB, MIB, stack=1)
+        memory.alloc(pool + k * 256 * KIB, 256 * KIB, 256 * KIB, owner=2, stack=0)
+        memory.free(mixed + 15 * MIB)
+    memory.free(mixed + 80 * MIB)
+    memory.free(mixed + 40 * MIB)
+    memory.give_back(mixed + 40 * MIB)
+    return memory.trace(
+        owners=["other", "weights", "KV cache", "index"], stacks=["torch.cat · cache.py:8", "torch.mm · model.py:3"],
+        marks=[Mark(0, "prefill")], origin="made up, a model and its cache",
+    )  # fmt: skip

@@ -1,7 +1,7 @@
 // Draws the block map: every byte the allocator ever reserved, and what it is doing now.
 
 import { formatBytes, formatCount, formatShort } from "./format.js";
-import { flow, spans, unitAt } from "./layout.js";
+import { FOLD_HEIGHT, bar, flow, spans, unitAt } from "./layout.js";
 
 export const SANS = 'Inter, system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
 const RADIUS = 4;
@@ -11,13 +11,15 @@ export class BlockMap {
   /** @param {import("./data.js").BlockModel} model */
   constructor(model) {
     this.model = model;
+    this.fold = model.meta.fold; // what never changes, if there is such a thing
+    this.folded = Boolean(this.fold?.folded); // is it one bar now?
     this.widths = new Map(); // text -> px
   }
 
   /** @param {number} width px @returns {number} height in px */
   layout(width) {
     const starts = [...this.model.cuts];
-    this.flow = flow(starts, this.model.unit, width);
+    this.flow = flow(starts, this.model.unit, width, this.folded ? this.model.still : null);
     this.end = starts[starts.length - 1] || 0;
     this.width = width;
     return Math.max(this.flow.height, 24);
@@ -36,6 +38,7 @@ export class BlockMap {
     const { T, model, flow: { height, rowHeight } } = this;
     g.clearRect(0, 0, this.width, height + 1);
     const segments = model.segmentsNow();
+    if (this.folded) this.drawBar(g);
     this.drawUnreserved(g, segments);
     const outlines = segments.flatMap((s) => this.rects(s.address, s.units));
     g.fillStyle = this.hatch;
@@ -64,6 +67,47 @@ export class BlockMap {
       r.w = right - r.x;
     }
     return rects;
+  }
+
+  /** @returns {{x: number, w: number, owner: any, bytes: number}[]} owner: undefined where inactive */
+  shares() {
+    const { fold: { shares }, width, dpr, model } = this;
+    let x = 0;
+    return bar(shares.map((s) => s[1]), width).map((w, k) => {
+      const from = Math.round(x * dpr) / dpr;
+      x += w;
+      return { x: from, w: Math.round(x * dpr) / dpr - from, owner: model.meta.owners[shares[k][0]], bytes: shares[k][1] };
+    });
+  }
+
+  /** What is folded: the owners' shares of it, and what it is. */
+  drawBar(g) {
+    const { T, width } = this, shares = this.shares();
+    g.save();
+    trace(g, [{ x: 0, y: 0, w: width, first: true, last: true }], FOLD_HEIGHT, 0);
+    g.clip();
+    for (const { x, w, owner } of shares) {
+      g.fillStyle = owner ? owner.color : T.free;
+      g.fillRect(x, 0, w, FOLD_HEIGHT);
+      g.fillStyle = T.paper;
+      if (x) g.fillRect(x - 0.5, 0, 0.5, FOLD_HEIGHT);
+    }
+    g.restore();
+    g.strokeStyle = T.edge;
+    g.lineWidth = 1;
+    trace(g, [{ x: 0, y: 0, w: width, first: true, last: true }], FOLD_HEIGHT, 0.5);
+    g.stroke();
+    g.font = `600 11px ${SANS}`;
+    g.textBaseline = "middle";
+    g.textAlign = "left";
+    g.fillStyle = shares[0].owner ? shares[0].owner.ink : T.text;
+    const text = this.fold.labels.find((t) => this.measure(g, t) + 14 <= shares[0].w);
+    if (text) g.fillText(text, 7, FOLD_HEIGHT / 2 + 0.5);
+  }
+
+  /** @returns {string} what is folded, for those who do not see it */
+  words() {
+    return this.folded ? `; ${this.fold.words}` : "";
   }
 
   /** Dashed: was reserved at some time, is not now. */
@@ -200,6 +244,7 @@ export class BlockMap {
 
   /** Lines for the tip at a point, the first a heading; null where there is nothing. @returns {string[] | null} */
   tipAt(x, y) {
+    if (this.folded && y < this.flow.top) return y <= FOLD_HEIGHT ? this.barTip(x) : null;
     const { model, flow: { scale } } = this, unit = unitAt(this.flow, x, y);
     if (unit < 0) return null;
     let hit = -1, nearest = 2 / scale; // a block narrower than a pixel answers within two
@@ -210,6 +255,16 @@ export class BlockMap {
       if ((away === 0 && hit < 0) || (thin && away < nearest)) (hit = row), (nearest = thin ? away : nearest);
     }
     return hit >= 0 ? this.blockTip(hit) : this.freeTip(unit);
+  }
+
+  barTip(x) {
+    const shares = this.shares(), name = (s) => (s.owner ? s.owner.name : "cached, inactive");
+    const at = shares.find((s) => x < s.x + s.w) || shares[shares.length - 1];
+    const others = shares.filter((s) => s !== at).map((s) => `${name(s)} · ${formatBytes(s.bytes)}`);
+    return [
+      `${name(at)} · ${formatBytes(at.bytes)}`, `in ${this.fold.head}`, ...(others.length ? ["with", ...others] : []),
+      "folded, on another scale; f shows them all",
+    ];
   }
 
   blockTip(row) {

@@ -36,6 +36,8 @@ export class Controls {
     this.waiting = 0; // the frame that will show what is wanted
     this.playing = 0;
     this.speed = 1;
+    /** @type {Record<string, () => void>} */
+    this.more = {}; // keys that others listen to
     this.calm = matchMedia("(prefers-reduced-motion: reduce)");
     const button = (name, label, act) => {
       const b = el("button", { type: "button", title: label, "aria-label": label, onclick: act });
@@ -145,7 +147,7 @@ export class Controls {
     const act = {
       ArrowLeft: () => this.by(-step), ArrowRight: () => this.by(step), Home: () => (this.stop(), this.to(0)),
       End: () => (this.stop(), this.to(n)), p: () => (this.stop(), this.to(this.model.peak)),
-      "[": () => this.mark(-1), "]": () => this.mark(1), " ": presses ? null : () => this.toggle(),
+      "[": () => this.mark(-1), "]": () => this.mark(1), " ": presses ? null : () => this.toggle(), ...this.more,
     }[e.key];
     if (!act) return;
     act();

@@ -144,6 +144,7 @@ export class BlockModel {
       this.asked[r] = this.size[r] - col.slack[r];
     }
     this.cuts = col.cuts;
+    this.still = col.still; // for each piece between two cuts, where any never changes: does it?
     this.address = col.address;
     this.owner = col.owner;
     this.stack = col.stack; // 0: unknown

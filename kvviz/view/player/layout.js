@@ -1,16 +1,19 @@
 // Where each address lies on the picture: one byte scale, flowing over rows like text. Pure; layout.py is its twin.
 
 export const ROW_GAP = 8;
+export const FOLD_HEIGHT = 18;
+const FOLD_GAP = 12; // px: below the bar of what is folded
 const SMALLEST_START = 14; // px: a piece does not begin in less room than this, it goes to the next row
 
 /**
  * @typedef {{start: number, units: number, x: number, y: number, w: number}} Part  a run of addresses on one row
- * @typedef {{parts: Part[], scale: number, rowHeight: number, rows: number, height: number}} Flow  scale: px per unit
+ * @typedef {{parts: Part[], scale: number, rowHeight: number, rows: number, height: number, top: number}} Flow
+ *   scale: px per unit; top: where the rows begin, below the bar if there is one
  */
 
-/** Rows for so many bytes: enough to read labels, few enough to see at once. */
-export function rowsFor(bytes, width) {
-  const most = width < 520 ? 20 : 12, each = width < 520 ? 12 : 24;
+/** Rows for so many bytes: enough to read labels, few enough to see at once. rest: others are folded away, so more. */
+export function rowsFor(bytes, width, rest = false) {
+  const most = width < 520 ? 20 : 12, each = (width < 520 ? 12 : 24) / (rest ? 4 : 1);
   return Math.max(1, Math.min(most, Math.ceil(bytes / (each * 2 ** 20))));
 }
 
@@ -19,27 +22,39 @@ export function rowsFor(bytes, width) {
  * @param {ArrayLike<number>} starts  first unit of each piece; the last entry is the end of the last piece
  * @param {number} unit  bytes in a unit
  * @param {number} width
+ * @param {ArrayLike<number> | null} [folded]  for each piece: does it go into the bar at the top instead?
  * @returns {Flow}
  */
-export function flow(starts, unit, width) {
-  const pieces = Math.max(0, starts.length - 1), total = pieces ? starts[pieces] - starts[0] : 0;
-  const rows = rowsFor(total * unit, width), rowHeight = rows <= 4 ? 32 : 24;
+export function flow(starts, unit, width, folded = null) {
+  let pieces = 0, total = 0;
+  for (let k = 0; k + 1 < starts.length; k++) if (!folded?.[k]) pieces++, (total += starts[k + 1] - starts[k]);
+  const top = pieces < starts.length - 1 ? FOLD_HEIGHT + FOLD_GAP : 0;
+  const rows = rowsFor(total * unit, width, top > 0), rowHeight = rows <= 4 ? 32 : 24;
   const gap = pieces ? Math.min(4, (0.2 * width * rows) / pieces) : 0;
   let scale = total ? (width * rows - gap * pieces) / total : 1, parts = [];
   for (let tries = 0; tries < 24; tries++) {
-    parts = place(starts, scale, width, gap);
+    parts = place(starts, scale, width, gap, folded);
     if (!parts.length || parts[parts.length - 1].y < rows) break;
     scale *= 0.985; // what the ends of rows waste is not known before it is laid out
   }
-  const used = parts.length ? parts[parts.length - 1].y + 1 : 1;
-  for (const part of parts) part.y *= rowHeight + ROW_GAP;
-  return { parts, scale, rowHeight, rows: used, height: used * (rowHeight + ROW_GAP) - ROW_GAP };
+  const used = parts.length ? parts[parts.length - 1].y + 1 : 1, step = rowHeight + ROW_GAP;
+  for (const part of parts) part.y = top + part.y * step;
+  const height = parts.length || !top ? top + used * step - ROW_GAP : FOLD_HEIGHT;
+  return { parts, scale, rowHeight, rows: used, height, top };
 }
 
-function place(starts, scale, width, gap) {
+/** Widths of shares of the bar: at least two px each, at the cost of the first, the largest. @param {number[]} sizes */
+export function bar(sizes, width) {
+  const total = sizes.reduce((sum, size) => sum + size, 0);
+  const others = sizes.slice(1).map((size) => Math.max(2, (size * width) / total));
+  return [others.reduce((rest, taken) => rest - taken, width), ...others];
+}
+
+function place(starts, scale, width, gap, folded) {
   const parts = [];
   let x = 0, y = 0;
   for (let k = 0; k + 1 < starts.length; k++) {
+    if (folded?.[k]) continue;
     let start = starts[k], left = starts[k + 1] - start;
     while (left > 0) {
       let room = width - x;
@@ -90,8 +105,8 @@ export function spans({ parts, scale }, start, units, apart = false) {
 }
 
 /** The unit under a point, or -1 between pieces and rows. @param {Flow} flow */
-export function unitAt({ parts, scale, rowHeight }, x, y) {
-  const step = rowHeight + ROW_GAP, row = Math.floor(y / step) * step;
+export function unitAt({ parts, scale, rowHeight, top }, x, y) {
+  const step = rowHeight + ROW_GAP, row = top + Math.floor((y - top) / step) * step;
   if (y - row > rowHeight) return -1;
   const part = parts.find((p) => p.y === row && x >= p.x && x < p.x + p.w);
   return part ? part.start + (x - part.x) / scale : -1;

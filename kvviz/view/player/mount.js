@@ -70,11 +70,12 @@ export class Player {
     ]);
     this.box = el("div", { className: "box", tabIndex: 0, role: "group", "aria-label": meta.title }, [
       el("header", {}, [
-        el("div", {}, [el("h3", { textContent: meta.title }), el("p", { className: "sub", textContent: meta.subtitle })]),
+        el("div", {}, [el("h3", { textContent: meta.title }), (this.sub = el("p", { className: "sub" }))]),
         el("dl", {}, this.figures.map((f) => f.group)),
       ]),
       this.wrap, this.controls.element, this.footer(),
     ]);
+    if (map?.fold) this.foldSwitch();
     this.box.addEventListener("keydown", (e) => (e.key === "Escape" ? this.showTip(null) : this.controls.key(e)));
     this.pointers();
     const root = this.host.shadowRoot || this.host.attachShadow({ mode: "open" });
@@ -82,8 +83,27 @@ export class Player {
     this.host.dataset.lmSuppressShortcuts = "true"; // JupyterLab would take space and arrows for its own
   }
 
+  /** Two buttons, one of them pressed: what never changes, with the rest or as a bar. */
+  foldSwitch() {
+    const { controls, map } = this;
+    this.folding = [["Show all", false], ["Fold", true]].map(([textContent, folded]) => {
+      const title = folded ? `One bar for ${map.fold.head} (f)` : "Every segment in address order, on one scale (f)";
+      return el("button", { type: "button", textContent, title, onclick: () => this.setFolded(folded) });
+    });
+    controls.more.f = () => this.setFolded(!map.folded);
+    const group = el("div", { className: "switch", role: "group", "aria-label": map.fold.head }, this.folding);
+    controls.slider.before(group);
+  }
+
+  /** @param {boolean} folded */
+  setFolded(folded) {
+    this.map.folded = folded;
+    this.layout();
+  }
+
   legend() {
-    const { meta, map } = this, swatch = (className, text) => el("li", {}, [el("i", { className }), text]);
+    const { meta, map } = this;
+    const swatch = (className, text, name = "li") => el(name, {}, [el("i", { className }), text]);
     this.owners = map ? meta.owners.map((owner) => {
       const chip = el("i", { textContent: owner.letter });
       Object.assign(chip.style, { background: owner.color, color: owner.ink });
@@ -91,15 +111,16 @@ export class Player {
       return { bytes, item: el("li", {}, [chip, owner.name, bytes]) };
     }) : [];
     const keys = map ? meta.keys.map(([className, text]) => swatch(className, text)) : [];
-    this.inks = this.model.series.map((s, k) => swatch(k < 2 ? "area" : "line", s.name));
-    this.inks[0].classList.add("push");
-    return el("ul", { className: "legend" }, [...this.owners.map((o) => o.item), ...keys, ...this.inks]);
+    this.inks = this.model.series.map((s, k) => swatch(k < 2 ? "area" : "line", s.name, "span"));
+    const together = el("li", { className: "inks" }, this.inks);
+    return el("ul", { className: "legend" }, [...this.owners.map((o) => o.item), ...keys, together]);
   }
 
   footer() {
     const { meta } = this, key = (k, text) => [el("kbd", { textContent: k }), text];
     const keys = el("span", { className: "keys" }, [
       ...key("space", "play"), ...key("← →", "step"), ...key("shift", "1 %"), ...key("p", "peak"), ...key("[ ]", "marks"),
+      ...(this.map?.fold ? key("f", "fold") : []),
     ]);
     const parts = [el("span", { textContent: meta.origin }), keys];
     if (meta.warnings.length) {
@@ -164,6 +185,8 @@ export class Player {
       g.setTransform(dpr, 0, 0, dpr, 0, 0);
       return g;
     };
+    this.sub.textContent = this.map?.folded ? this.map.fold.subtitle : this.meta.subtitle;
+    this.folding?.forEach((button, k) => button.setAttribute("aria-pressed", String(this.map.folded === (k === 1))));
     if (this.map) {
       this.mapPen = size(this.mapCanvas, this.map.layout(this.width));
       this.map.setTheme(T, dpr);
@@ -184,7 +207,7 @@ export class Player {
     const { model, map } = this, words = model.words();
     if (map) map.draw(this.mapPen);
     this.timeline.draw(this.linePen);
-    (map ? this.mapCanvas : this.lineCanvas).setAttribute("aria-label", words);
+    (map ? this.mapCanvas : this.lineCanvas).setAttribute("aria-label", words + (map || this.timeline).words());
     this.controls.show(words);
     model.figures().forEach(([, text], k) => (this.figures[k].value.textContent = text));
     if (map) model.ownerBytes().forEach((bytes, k) => (this.owners[k].bytes.textContent = formatBytes(bytes)));

@@ -23,7 +23,7 @@ canvas { display: block; width: 100%; touch-action: pan-y; }
 .event b { color: var(--text); font-weight: 600; margin-right: 1ch; }
 ul.legend { display: flex; flex-wrap: wrap; gap: 6px 18px; list-style: none; margin: 8px 0 10px; padding: 0;
   font-size: 12px; color: var(--muted); }
-.legend li { display: flex; align-items: center; gap: 6px; white-space: nowrap; margin: 0; }
+.legend li, .inks span { display: flex; align-items: center; gap: 6px; white-space: nowrap; margin: 0; }
 .legend i { flex: none; width: 16px; height: 16px; border-radius: 4px; font: 700 10px/16px var(--sans); text-align: center; }
 .legend b { font: inherit; color: var(--text); font-variant-numeric: tabular-nums; min-width: 9ch; }
 .legend i.hatch { background: repeating-linear-gradient(135deg, var(--hatch) 0 1px, var(--free) 1px 4px);
@@ -34,7 +34,7 @@ ul.legend { display: flex; flex-wrap: wrap; gap: 6px 18px; list-style: none; mar
 .legend i.tint { background: linear-gradient(90deg, var(--muted) 50%, var(--grid) 50%); border: 1px solid var(--muted); }
 .legend i.area { height: 10px; border-radius: 2px; }
 .legend i.line { height: 2px; border-radius: 1px; }
-.legend .push { margin-left: auto; }
+.legend li.inks { margin-left: auto; gap: 18px; }
 .controls { display: flex; flex-wrap: wrap; align-items: center; gap: 8px; margin-top: 10px; }
 .buttons { display: flex; gap: 4px; }
 button, select { height: 32px; border: 1px solid var(--rule); border-radius: 8px; background: var(--panel);
@@ -43,6 +43,10 @@ button { width: 34px; display: grid; place-items: center; }
 button:hover, select:hover { border-color: var(--muted); }
 button svg { width: 16px; height: 16px; fill: currentColor; }
 select { padding: 0 4px; }
+.switch { display: flex; }
+.switch button { width: auto; padding: 0 10px; border-radius: 8px 0 0 8px; }
+.switch button + button { border-radius: 0 8px 8px 0; margin-left: -1px; }
+.switch button[aria-pressed=true] { background: var(--text); border-color: var(--text); color: var(--paper); }
 input[type=range] { flex: 1 1 160px; min-width: 120px; height: 24px; margin: 0 4px; accent-color: var(--text); }
 .place { font: 12px var(--mono); color: var(--muted); font-variant-numeric: tabular-nums; white-space: nowrap;
   min-width: 24ch; text-align: right; }
@@ -64,7 +68,7 @@ details ul { margin: 4px 0 0; padding-left: 20px; }
   dl div { text-align: left; }
   dd { font-size: 13.5px; }
   footer .keys { display: none; }
-  .legend .push { margin-left: 0; }
+  .legend li.inks { margin-left: 0; }
 }
 @container (max-width: 480px) {
   dl { display: grid; grid-template-columns: 1fr 1fr; }

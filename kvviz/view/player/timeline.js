@@ -11,6 +11,7 @@ export class Timeline {
   /** @param {any} model  n, pos, series, marks, peak */
   constructor(model) {
     this.model = model;
+    [this.base, this.from] = model.meta.base; // bytes at the foot of the scale, and how they read; 0: an ordinary scale
     this.most = 1;
     for (const { values } of model.series) for (let i = 0; i < values.length; i++) this.most = Math.max(this.most, values[i]);
   }
@@ -45,13 +46,13 @@ export class Timeline {
   /** Height of the curve at each device pixel: the largest value in it, so that no peak is lost. */
   outline(values) {
     const { model: { n }, width, dpr } = this, columns = Math.max(1, Math.round(width * dpr));
-    const scale = (TIMELINE_HEIGHT - TOP - BOTTOM) / this.most, out = new Float64Array(columns);
+    const scale = (TIMELINE_HEIGHT - TOP - BOTTOM) / (this.most - this.base), out = new Float64Array(columns);
     for (let c = 0; c < columns; c++) {
       const from = Math.floor((c / columns) * (n + 1));
       const to = Math.max(from + 1, Math.floor(((c + 1) / columns) * (n + 1)));
       let most = 0;
       for (let i = from; i < to; i++) if (values[i] > most) most = values[i];
-      out[c] = TIMELINE_HEIGHT - BOTTOM - most * scale;
+      out[c] = TIMELINE_HEIGHT - BOTTOM - (most - this.base) * scale;
     }
     return out;
   }
@@ -87,19 +88,42 @@ export class Timeline {
     g.fillText("0", 0, bottom + 13);
   }
 
-  /** What the full height stands for, on a patch of its own so that no curve runs through it. */
+  /** What the full height and the foot stand for: on patches, so that no curve runs through them, beside the cursor. */
   drawScale(g) {
     if (this.most === 1) return; // nothing was ever reserved
-    const { T } = this, text = formatBytes(this.most);
+    const { T, model } = this, foot = TIMELINE_HEIGHT - BOTTOM, cursor = this.x(model.pos);
     g.font = `11px ${SANS}`;
     g.textBaseline = "alphabetic";
     g.textAlign = "left";
-    g.fillStyle = T.paper;
+    const patch = (text, left, y) => {
+      const w = g.measureText(text).width + 10, x = cursor > left - 7 && cursor < left + w + 7 ? cursor + 7 : left;
+      g.fillStyle = T.paper;
+      g.beginPath();
+      g.roundRect(x, y, w, 17, 4);
+      g.fill();
+      g.fillStyle = T.muted;
+      g.fillText(text, x + 5, y + 12.5);
+    };
+    patch(formatBytes(this.most), 4, TOP + 5);
+    if (!this.base) return;
+    patch(`from ${this.from}`, 15, foot - 21);
+    const slope = (y) => (g.moveTo(0, foot - y), g.lineTo(11, foot - y - 6));
+    g.beginPath(); // the mark of an axis that does not start at zero
+    slope(5);
+    g.strokeStyle = T.paper;
+    g.lineWidth = 4;
+    g.stroke();
     g.beginPath();
-    g.roundRect(4, TOP + 5, g.measureText(text).width + 10, 17, 4);
-    g.fill();
-    g.fillStyle = T.muted;
-    g.fillText(text, 9, TOP + 17.5);
+    slope(3);
+    slope(7);
+    g.strokeStyle = T.muted;
+    g.lineWidth = 1;
+    g.stroke();
+  }
+
+  /** @returns {string} for those who do not see the picture */
+  words() {
+    return this.base ? `; the scale starts at ${this.from}` : "";
   }
 
   /** The peak first, then marks in order; a label that would touch another is left out, its tick stays. */
