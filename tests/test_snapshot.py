@@ -103,6 +103,20 @@ def test_a_history_that_begins_mid_run(conf, seed):
         assert f"{older[0]:,} blocks and {older[1]:,} segments" in told
 
 
+def test_the_size_of_an_older_block_shows_at_any_time_of_its_life():
+    """It took half a mebibyte more than it asked for: seen by its neighbour, which is gone when its own free comes."""
+    a = CachingAllocator(400 * MIB)
+    first, neighbour, _ = a.malloc(5 * MIB), a.malloc(3 * MIB), a.malloc(2 * MIB)
+    a.free(first)
+    second = a.malloc(4 * MIB + MIB // 2)
+    cut = len(a.trace)
+    a.free(neighbour)
+    a.free(second)
+    trace = as_trace(snapshot_of(a, cut=cut))
+    assert trace.entry[0].blocks.size.tolist() == [5 * MIB, 3 * MIB, 2 * MIB]
+    same_states(trace, a.trace, cut)
+
+
 def test_blocks_that_await_their_free():
     """Work on other streams holds blocks; also those whose request to be freed is older than the history."""
     a = CachingAllocator(400 * MIB, events="manual")
@@ -364,6 +378,11 @@ def nested(opening: bytes, count: int) -> bytes:
     return b"\x80\x04" + opening * count
 
 
+def doubled(step: bytes, after: bytes = b"\x94") -> bytes:
+    """Tuples of twice the one before, 60 times."""
+    return (b")\x94" if after == b"\x94" else b"") + b"".join(step % (k, k) + after for k in range(60))
+
+
 def shared(depth: int, inner: object) -> object:
     for _ in range(depth):
         inner = [inner] * 10
@@ -409,7 +428,9 @@ HOSTILE = {
     "a number of 2 GB": b"\x80\x02\x8b" + struct.pack("<i", (1 << 31) - 1) + b"x.",
     "a number of 900 kB": b"\x80\x02\x8b" + struct.pack("<i", 900_000) + b"\x7f" * 900_000 + b".",
     "a key that takes 2 to the 60 steps": b"\x80\x04})" + b"2\x86" * 60 + b"Ns.",
-    "the same with the memo": b"\x80\x04})" + b"".join(b"\x94h%c\x86" % k for k in range(60)) + b"Ns.",
+    "the same with the memo": b"\x80\x04](" + doubled(b"h%ch%c\x86") + b"}h\x3cNse.",
+    "the same one by one": b"\x80\x04])\x94a" + doubled(b"h%ch%c\x86", b"\x94a") + b"}h\x3cNsa.",
+    "the same with marks": b"\x80\x04](" + doubled(b"(h%ch%ct") + b"}h\x3cNse.",
     "a key nested 900,000 deep": b"\x80\x04})" + b"\x85" * 900_000 + b"Ns.",
     "lists nested 900,000 deep": nested(b"]", 900_000) + b"a" * 899_999 + b".",
     "marks": nested(b"(", 900_000) + b".",
@@ -529,6 +550,20 @@ def test_both_readers_agree(protocol):
     unusual = {"a": ("b", {"c": (1, "d")}), "e": {1: 2, None: 3, (1, "x"): 4}}
     data = pickle.dumps(unusual, protocol)
     assert not is_plain(data) and read_plain(data) == unusual
+
+
+def test_keys_cannot_be_made_to_collide():
+    """A number from the memo, a number, a tuple of other things: none may be a key where the fast way is taken."""
+    for data in (
+        b"](K\x05\x94}h\x00Nse.",
+        b"}K\x05Ns.",
+        b"}(K\x05Nu.",
+        b"}NNs.",
+        b"}K\x01\x85\x85Ns.",
+        b"}](NeNs.",
+        b"]K\x05\x94a}h\x00Nsa.",
+    ):
+        assert not is_plain(b"\x80\x04" + data)
 
 
 def mutated(data: bytes, r: random.Random) -> bytes:

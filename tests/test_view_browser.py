@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 
+from kvviz import CachingAllocator, OutOfMemory
 from kvviz.memory.trace import Events, Mark, Trace
 from kvviz.view import block_map, charts, timeline
 from kvviz.view.scene import Scene, format_bytes
@@ -472,3 +473,17 @@ def _long_trace():
         memory.alloc(BASE, 512, 512)
         memory.free(BASE)
     return memory.trace(marks=[Mark(400, "middle")])
+
+
+def test_an_out_of_memory_is_said_and_marked(open_page):
+    allocator = CachingAllocator(700 * MIB)
+    allocator.free(allocator.malloc(530 * MIB))
+    allocator.malloc(270 * MIB)
+    with pytest.raises(OutOfMemory):
+        allocator.malloc(270 * MIB)
+    page = open_page(block_map(allocator.trace, start=0))
+    page.locator("canvas.map").click(position={"x": 5, "y": 5})
+    page.keyboard.press("]")  # the next mark
+    at_event(page, len(allocator.trace), len(allocator.trace))
+    assert page.get_by_text("270 MiB asked for").is_visible()
+    assert page.get_by_text("out of memory").first.is_visible()

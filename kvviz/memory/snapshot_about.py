@@ -9,7 +9,6 @@ from kvviz.errors import InvalidRequest, TraceError
 from kvviz.memory.settings import MIB, ROUNDUP_SLOTS, UNLIMITED, Settings, parse
 from kvviz.memory.snapshot_columns import Budget, rows_of
 
-
 LONGEST = 4096  # characters of settings that are read
 
 

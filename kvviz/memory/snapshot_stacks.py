@@ -11,7 +11,8 @@ import numpy as np
 from kvviz.errors import TraceError
 
 LIBRARIES = (
-    "site-packages/", "dist-packages/", "/lib/python3", "/src/transformers/", "/torch/nn/modules/", "/torch/_",
+    "site-packages/", "dist-packages/", "/lib/python3", "/src/transformers/", "/torch/nn/", "/torch/functional.py", "/torch/_",
+    "/kvviz/memory/", "/kvviz/cache/", "/kvviz/models.py",
     *(f"/torch/{part}/" for part in ("utils", "autograd", "cuda", "optim", "distributed", "fx", "amp")),
 )  # fmt: skip
 TYPED_IN = ("<ipython-input", "<stdin>")  # what has no file, but is the user's own
@@ -91,6 +92,7 @@ def _frame(frame: Any) -> tuple[int, str]:
     path = file.replace("\\", "/")
     base = path.rsplit("/", 1)[-1]
     number = line if 0 <= line < 1 << 31 else 0
-    text = " ".join(f"{name} · {base}:{number}".split())[:LONGEST]
+    place = f"cell line {number}" if "/ipykernel_" in path else f"{base}:{number}"  # a notebook's cells lie in such files
+    text = " ".join(f"{name} · {place}".split())[:LONGEST]
     own = file.startswith(TYPED_IN) if file.startswith("<") else not any(part in path for part in LIBRARIES)
     return (USER if own else LIBRARY), text

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvviz.errors import InconsistentTrace, ViewError
+from kvviz.memory.trace import Action
 from kvviz.view import fold as folding
 from kvviz.view.base import Base, base_of
 from kvviz.view.layout import Axis, Flow, axis_of, flow
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 
 RENDERERS = ("auto", "player", "plotly")
 THEMES = ("auto", "light", "dark")
+OOM = int(Action.OOM)
 UNIT = 512  # bytes; PyTorch's allocator hands out nothing finer
 
 
@@ -134,8 +136,18 @@ class Scene:
 
     @property
     def marks(self) -> list[tuple[int, str]]:
-        """(events before it, name), in order."""
-        return sorted((min(max(0, int(m.event)), self.events), str(m.name)) for m in self.trace.marks)
+        """(events before it, name), in order; each out-of-memory error is one, too."""
+        named = [(min(max(0, int(m.event)), self.events), str(m.name)) for m in self.trace.marks]
+        return sorted(named + [(event + 1, "out of memory") for event, _ in self.failures])
+
+    @cached_property
+    def failures(self) -> list[tuple[int, int]]:
+        """(event, bytes asked for) of each request that found no room on this device."""
+        e = getattr(self.trace, "events", None)
+        if e is None:
+            return []
+        rows = np.flatnonzero((e.action == OOM) & (e.device == self.device))
+        return list(zip(rows.tolist(), e.requested[rows].tolist(), strict=True))
 
     @cached_property
     def keys(self) -> list[tuple[str, str]]:
@@ -165,6 +177,7 @@ class Scene:
             "kind": kind, "title": title, "subtitle": subtitle, "origin": self.trace.origin,
             "warnings": list(self.trace.warnings), "events": self.events, "start": self.start, "unit": self.unit,
             "marks": [[event, name] for event, name in self.marks],
+            "failures": [list(failure) for failure in self.failures],
             "owners": [vars(self.owners[k]) for k in shown],
             "stacks": [self.trace.stacks[k] for k in stacks] if kind == "blocks" else [],
             "streams": len(np.unique(np.concatenate([self.blocks.stream, self.segments.stream]))),

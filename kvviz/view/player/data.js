@@ -257,6 +257,9 @@ export class BlockModel {
       const r = segments.diedRows[k];
       range(segment.kind[r] & 2 ? "unmap" : "segment given back", r);
     }
+    for (const [event, bytes] of this.meta.failures) {
+      if (event === e) done.push({ verb: "out of memory", text: `${formatBytes(bytes)} asked for`, address: 0, units: 0 });
+    }
     return done.length ? done : [{ verb: "–", text: "no block or segment changed", address: 0, units: 0 }];
   }
 
