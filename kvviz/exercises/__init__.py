@@ -40,8 +40,11 @@ class Exercise:
             return False
         try:
             problem = self.judge(answer, *more)
-        except Exception as error:  # a reader's half-made answer must not end in a stack trace of ours
-            problem = f"the check could not use this answer ({type(error).__name__}: {error})."
+        except Exception:  # a reader's half-made answer must not end in a stack trace of ours
+            problem = (
+                f"The check could not use an answer of type {type(answer).__name__}"
+                f"{' with these other arguments' if more else ''}; the question says what it expects."
+            )
         print(f"{self.number}: right. {self.well_done}" if problem is None else f"{self.number}: not yet. {problem}")
         return problem is None
 

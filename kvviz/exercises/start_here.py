@@ -17,7 +17,7 @@ def exercises() -> list[Exercise]:
             "SmolLM2 can read 8,192 tokens. How many bytes does its cache need for one sequence of that length, in fp32? "
             "Compute it in the cell below; do not look it up.",
             _full_context,
-            "Nearly 360 MiB: more than the model's weights would take in bf16 (257 MiB).",
+            "360 MiB: more than the model's weights would take in bf16 (257 MiB).",
             ["Each token adds keys and values, in every layer.",
              "2 × layers × KV heads × head size × bytes of a number, times the tokens."],
         ),

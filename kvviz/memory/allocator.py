@@ -20,6 +20,7 @@ import numpy as np
 from kvviz.errors import InvalidRequest, OutOfMemory, UnknownAddress
 from kvviz.memory import settings as rules
 from kvviz.memory.blocks import Block, Pool, SegmentInfo, stretches
+from kvviz.memory.check import LIMIT, whole
 from kvviz.memory.device import DeviceMemory
 from kvviz.memory.expandable import Expander, page_of
 from kvviz.memory.lifetimes import BlockSpans, Lifetimes, SegmentSpans
@@ -42,8 +43,10 @@ class CachingAllocator:
     def __init__(self, capacity: int, conf: str = "", placement: str = "first-fit", events: str = "immediate"):
         if events not in ("immediate", "manual"):
             raise InvalidRequest(f"events {events!r}; known: immediate, manual")
+        if not isinstance(conf, str):
+            raise InvalidRequest(f"settings are a string such as \"expandable_segments:True\", not {conf!r}")
         self.conf = conf
-        self._device = DeviceMemory(capacity, placement)
+        self._device = DeviceMemory(whole(capacity, "a capacity"), placement)
         self._placement, self._manual = placement, events == "manual"
         self._pools = Pool(small=True), Pool(small=False)
         self._blocks: dict[int, Block] = {}  # handed out, by address
@@ -61,7 +64,9 @@ class CachingAllocator:
 
     def malloc(self, size: int, stream: int = 0) -> int:
         """Bytes in, address out (0 for a size of 0, as in PyTorch). Raises OutOfMemory."""
-        if size <= 0:
+        if type(size) is not int or type(stream) is not int or not -LIMIT < stream < LIMIT:
+            size, stream = whole(size, "a size"), whole(stream, "a stream")
+        if not 0 < size < LIMIT:
             if size == 0:
                 return 0
             raise InvalidRequest(f"cannot allocate {size} bytes")
@@ -95,7 +100,7 @@ class CachingAllocator:
             return
         block = self._blocks.pop(address, None)
         if block is None:
-            raise UnknownAddress(f"no allocated block begins at {address:#x}")
+            raise UnknownAddress(f"no allocated block begins at {hex(address) if isinstance(address, int) else repr(address)}")
         block.state = State.AWAITING_FREE
         self.allocated -= block.size
         self._log.extend((FREE_REQUESTED, address, block.size, block.requested, block.stream))
@@ -110,7 +115,7 @@ class CachingAllocator:
         """Say that work on `stream` uses the block at `address`: its free then waits for that stream."""
         block = self._blocks.get(address)
         if block is None:
-            raise UnknownAddress(f"no allocated block begins at {address:#x}")
+            raise UnknownAddress(f"no allocated block begins at {hex(address) if isinstance(address, int) else repr(address)}")
         if stream != block.stream:
             block.streams = (block.streams or set()) | {stream}
 
@@ -148,6 +153,8 @@ class CachingAllocator:
         What is not named goes back to its default, except expandable_segments and large_segment_size_mb, which stay;
         per_process_memory_fraction is read at the start only.
         """
+        if not isinstance(conf, str):
+            raise InvalidRequest(f"settings are a string, not {conf!r}")
         new = rules.parse(conf, self._settings)
         oversize_may_be_split = new.max_split < self._max_split or (new.expandable and new.max_split != UNLIMITED)
         if oversize_may_be_split and self._heads:

@@ -6,6 +6,7 @@ from collections import Counter
 
 import numpy as np
 
+from kvviz.memory.check import traced
 from kvviz.memory.report import Finding, Report, bytes_text
 from kvviz.memory.state import State
 from kvviz.memory.trace import Action, Trace
@@ -19,7 +20,7 @@ def compare(a: Trace, b: Trace, device: int = 0) -> Report:
     Two runs of one program differ in every address and in no size: then the report has no finding. Differences are
     given in both directions, `b` less `a`, in bytes.
     """
-    findings = [*_totals(a, b, device)]
+    findings = [*_totals(traced(a), traced(b), device)]
     for title, key in (("owner", _by_owner), ("call site", _by_site), ("block size", _by_size)):
         findings += _table(title, key(a, device), key(b, device))
     findings += _requests(a, b, device)

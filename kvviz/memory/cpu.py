@@ -84,6 +84,8 @@ class CpuRecorder:
 
     def trace(self) -> Trace:
         """The recorded run, driven through the model; of a longer one the newest events."""
+        if self.result is None:
+            raise RecordingError("another profiler was started inside the recording and took torch's profiler away")
         return trace_of(self).last(self._max_events)
 
     def stop(self) -> None:
@@ -93,7 +95,8 @@ class CpuRecorder:
                 stack.callback(self._off.pop(0))
 
     def _stop_profiler(self) -> None:
-        self.result = torch.autograd._disable_profiler()
+        if torch.autograd._profiler_enabled():
+            self.result = torch.autograd._disable_profiler()
         self.owners.look_again()
 
     def _enter(self, modules: list[torch.nn.Module], tensors: list[torch.Tensor]) -> None:

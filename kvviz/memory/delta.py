@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import torch
 
-from kvviz.errors import RecordingError
+from kvviz.errors import InvalidRequest, RecordingError
 from kvviz.memory.owners import storage_of
 from kvviz.memory.record import record
 
@@ -28,12 +28,15 @@ class Delta:
     def __init__(self, device: str):
         self._cuda = device == "cuda"
         self._run = None if self._cuda else record("cpu", stacks=None)
-        self._held = 0
+        self._held, self._started = 0, False
         self.before: Numbers | None = None
         self.after: Numbers | None = None
         self.origin = CUDA_ORIGIN
 
     def __enter__(self) -> Delta:
+        if self.before is not None or self._started:
+            raise RecordingError("a delta runs once; call delta() again")
+        self._started = True
         self._held = _held(self._cuda)
         if self._run is not None:
             self._run.__enter__()
@@ -74,6 +77,10 @@ def delta(device: str | None = None) -> Delta:
     device: "cuda" reads PyTorch's counters; "cpu" records the lines and asks the model of the allocator; None takes
     CUDA where there is one. Raises RecordingError inside a recording on CPU.
     """
+    if device not in (None, "cpu", "cuda"):
+        raise InvalidRequest(f"device {device!r}; known: 'cpu', 'cuda', None")
+    if device == "cuda" and not torch.cuda.is_available():
+        raise InvalidRequest("device 'cuda', but PyTorch finds no GPU here; device='cpu' models one")
     return Delta(device or ("cuda" if torch.cuda.is_available() else "cpu"))
 
 

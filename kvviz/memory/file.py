@@ -70,7 +70,9 @@ def load(path: str | os.PathLike) -> Trace:
         if beginning[:2] == b"PK":
             return _load_own(raw, path)
         if beginning[:1] != b"\x80":
-            raise TraceError(f"{path}: neither a kvviz trace nor a memory snapshot of torch (a pickle of protocol 2 to 5)")
+            raise TraceError(
+                f"{path}: neither a kvviz trace nor a memory snapshot of torch (a pickle of protocol 2 to 5)"
+            )
         try:
             return load_snapshot(raw, os.path.basename(path))
         except Exception as problem:  # whatever a damaged file makes of the columns

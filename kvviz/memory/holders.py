@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import torch
 
+from kvviz.errors import InvalidRequest
 from kvviz.memory.owners import storage_of, tensors_of
 
 DEPTH = 4  # containers in containers: further up than this nobody reads on
@@ -40,6 +41,8 @@ def holders(thing: Any) -> list[Holder]:
     For a tensor also the tensors that share its storage: a small view keeps the whole storage alive. The caller's own
     reference is in the list, too: memory goes when the list is empty but for the names you delete next.
     """
+    if thing is None or isinstance(thing, (bool, int, float, str, bytes, type, types.ModuleType)) or thing == ():
+        raise InvalidRequest(f"holders() takes a tensor, a cache or an object that holds some, not {thing!r}")
     size = held_bytes(thing)
     frame = sys._getframe(1)
     found = {where: Holder(where, kind, size) for where, kind in _paths(thing, frame)}

@@ -69,37 +69,24 @@ def rows(spans: Spans, index: np.ndarray) -> Spans:
 
 
 def next_at_same_address(address: np.ndarray, *kinds: np.ndarray) -> list[np.ndarray]:
-    """For each row, the position of the next row at the same address that is of a kind (a mask); len(address) where none.
+    """For each row of the *first* kind (a mask), and each other kind, the position of the next row at the same address
+    that is of that kind; len(address) where none. What it says about other rows means nothing.
 
-    What follows an `alloc` at an address is its own free: an address is never given twice at a time. The search is
-    bounded to the rows up to the next one of the *first* kind, so that a lost free never pairs with a later block.
+    What follows an `alloc` at an address is its own free: an address is never given twice at a time. The search ends at
+    the next row of the first kind, so that a lost free never pairs with a later block.
     """
     n = len(address)
     order = np.argsort(address, kind="stable")
-    sorted_address = address[order]
-    starts, found = kinds[0][order], []
-    place = np.arange(n)
-    # for each sorted row: the first later row that opens a new block or a new address
-    opens = starts.copy()
+    sorted_address, opens = address[order], kinds[0][order]
     opens[0:1] = True
     opens[1:] |= sorted_address[1:] != sorted_address[:-1]
-    limit = _next_true(opens, n)
+    first, found = np.flatnonzero(opens), []  # where a run of rows begins: one block's, or none's
     for kind in kinds[1:]:
-        following = _next_true(kind[order], n)
-        hit = (following < limit) & (following < n)
         answer = np.full(n, n, dtype=np.int64)
-        answer[order[place[hit]]] = order[following[hit]]
+        if n:
+            answer[order[first]] = np.minimum.reduceat(np.where(kind[order], order, n), first)
         found.append(answer)
     return found
-
-
-def _next_true(mask: np.ndarray, none: int) -> np.ndarray:
-    """For each position, the smallest later position where `mask` holds, or `none`."""
-    position = np.where(mask, np.arange(len(mask)), none)
-    later = np.full(len(mask), none, dtype=np.int64)
-    if len(mask) > 1:
-        later[:-1] = np.minimum.accumulate(position[::-1])[::-1][1:]
-    return later
 
 
 class LiveIndex:

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import sys
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from types import ModuleType
 from typing import Any
 
 import torch
+
+from kvviz.errors import InvalidRequest
 
 GROWING_METHODS = ("update", "append")  # transformers' caches grow by the first, kvviz's own by the second
 OTHER, WEIGHTS, KV_CACHE = range(3)  # the owners that every recording knows; more are named by own()
@@ -25,7 +28,7 @@ def tensors_of(thing: Any, depth: int = DEPTH) -> Iterator[torch.Tensor]:
     elif isinstance(thing, torch.nn.Module):
         yield from thing.parameters()
         yield from thing.buffers()
-    elif depth <= 0 or isinstance(thing, (str, bytes, int, float, type(None), type)):
+    elif depth <= 0 or isinstance(thing, (str, bytes, int, float, type(None), type, ModuleType)):
         return
     elif isinstance(thing, dict):
         for value in list(thing.values()):
@@ -33,8 +36,10 @@ def tensors_of(thing: Any, depth: int = DEPTH) -> Iterator[torch.Tensor]:
     elif isinstance(thing, (list, tuple, set, frozenset)):
         for value in list(thing):
             yield from tensors_of(value, depth - 1)
-    elif hasattr(thing, "__dict__"):
+    elif getattr(thing, "__dict__", None):
         yield from tensors_of(vars(thing), depth)
+    elif isinstance(thing, Iterable):
+        yield from tensors_of(list(thing), depth)
     elif hasattr(type(thing), "__slots__"):
         for name in type(thing).__slots__:
             yield from tensors_of(getattr(thing, name, None), depth - 1)
@@ -52,7 +57,7 @@ def storage_of(tensor: torch.Tensor) -> torch.UntypedStorage | None:
 class Owners:
     """Names for storages, as claims: (when, address, owner). `claim` is called with an owner's index and tensors."""
 
-    def __init__(self, claim: Callable[[int, Iterator[torch.Tensor]], None]):
+    def __init__(self, claim: Callable[[int, Iterable[torch.Tensor]], None]):
         self.names = ["other", "weights", "kv cache"]
         self._claim = claim
         self._owned: list[tuple[weakref.ref, int]] = []
@@ -73,8 +78,13 @@ class Owners:
 
     def own(self, thing: Any, name: str) -> None:
         """Give what `thing` holds now, and what it grows into, a name."""
+        tensors = list(tensors_of(thing))  # once: a generator gives its tensors only once
+        grows = hasattr(thing, "__dict__") and any(callable(getattr(type(thing), m, None)) for m in GROWING_METHODS)
+        if not tensors and not grows:
+            raise InvalidRequest(f"a {type(thing).__name__} without a tensor: there is nothing to own as {name!r}")
         owner = self.index(name)
-        self._claim(owner, tensors_of(thing))
+        self._claim(owner, tensors)
+        del tensors
         try:
             self._owned.append((weakref.ref(thing), owner))
         except TypeError:  # a list or a tuple: no weak reference is possible, and a strong one would keep it alive
@@ -84,7 +94,7 @@ class Owners:
         module = sys.modules.get("transformers.cache_utils")
         if module is None or not isinstance(thing, module.Cache):
             for method in GROWING_METHODS:
-                if callable(getattr(type(thing), method, None)) and not isinstance(thing, (dict, set)):
+                if callable(getattr(type(thing), method, None)) and hasattr(thing, "__dict__"):
                     self._watch(thing, method)
 
     def look_again(self) -> None:

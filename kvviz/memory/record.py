@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from kvviz.errors import InvalidRequest, RecordingError
+from kvviz.memory.check import whole
 from kvviz.memory.cpu import CpuRecorder
 from kvviz.memory.cuda import CudaRecorder
 from kvviz.memory.trace import Trace
@@ -38,7 +39,8 @@ class Recording:
         return self
 
     def __exit__(self, *problem: object) -> None:
-        assert self._recorder is not None
+        if self._state != "running" or self._recorder is None:
+            raise RecordingError(f"the recording is {self._state}, there is nothing to end")
         try:
             self._recorder.stop()
             self._state = "done"
@@ -86,11 +88,12 @@ def record(device: str | None = None, max_events: int = 2_000_000, stacks: str |
     What lived when the block was entered counts from the start, and its end is seen. Nothing stays switched on behind
     it, also after an exception or an interrupt. Raises RecordingError if a recording or a profiler runs already.
     """
+    device = None if device is None else str(device)
     if device not in (None, "cpu", "cuda"):
         raise InvalidRequest(f"device {device!r}; known: 'cpu', 'cuda', None")
     if stacks not in (None, "python"):
         raise InvalidRequest(f"stacks {stacks!r}; known: 'python', None")
-    if max_events <= 0:
+    if whole(max_events, "max_events") <= 0:
         raise InvalidRequest(f"max_events must be positive, not {max_events}")
     if device == "cuda" and not torch.cuda.is_available():
         raise InvalidRequest("device 'cuda', but PyTorch finds no GPU here; device='cpu' models one")

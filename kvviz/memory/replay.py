@@ -13,6 +13,7 @@ import numpy as np
 
 from kvviz.errors import InvalidRequest, OutOfMemory
 from kvviz.memory.allocator import CachingAllocator
+from kvviz.memory.check import traced, whole
 from kvviz.memory.drive import Driver
 from kvviz.memory.trace import Action, Trace
 
@@ -38,7 +39,8 @@ def replay(trace: Trace, conf: str = "", capacity: int | None = None, device: in
 
     Raises InvalidRequest for bad settings, or where what lived before the recording does not fit by itself.
     """
-    size = int(capacity or trace.about.get("capacity") or UNBOUNDED)
+    traced(trace)
+    size = whole(capacity if capacity is not None else trace.about.get("capacity") or UNBOUNDED, "a capacity")
     model = CachingAllocator(size, conf, trace.about.get("placement") or "first-fit", events="manual")
     driver = Driver(model)
     _enter(driver, trace, device)
@@ -169,6 +171,7 @@ def sweep(
 
     `why` says in a sentence what the setting changed, from the replay itself.
     """
+    confs = [confs] if isinstance(confs, str) else list(confs)
     replays = {conf: replay(trace, conf, capacity, device) for conf in dict.fromkeys(["", *confs])}
     base = replays[""]
     trials = [

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from kvviz.errors import InconsistentTrace, InvalidRequest
+from kvviz.memory.check import whole
 from kvviz.memory.lifetimes import BlockSpans, Lifetimes, LiveIndex, SegmentSpans, next_at_same_address, rows
 from kvviz.memory.state import MemoryState, state_of
 
@@ -172,7 +173,7 @@ class Trace:
         """
         if self.about.get("inconsistent"):
             raise InconsistentTrace(f"{self.origin}: inconsistent: {self.about['inconsistent']}")
-        n, asked = len(self), int(i)
+        n, asked = len(self), whole(i, "an event")
         i = asked + n + 1 if asked < 0 else asked
         if not 0 <= i <= n:
             raise InvalidRequest(f"event {asked} is outside 0 … {n}")
@@ -185,7 +186,9 @@ class Trace:
 
     def last(self, count: int) -> Trace:
         """The newest `count` events; what lived before them is kept as the entry, and the warnings say so."""
-        cut = len(self) - count
+        if whole(count, "a number of events") < 0:
+            raise InvalidRequest(f"cannot keep {count} events")
+        cut = len(self) - int(count)
         if cut <= 0:
             return self
         entry = {}
@@ -294,7 +297,9 @@ class Trace:
 SMALL_SEGMENT = 2 << 20  # the size of a segment of the small pool; a large one is never that small
 
 
-def _end_ranges(pieces: list[tuple], alive: dict[int, int], starts: list[int], start: int, stop: int, event: int) -> None:
+def _end_ranges(
+    pieces: list[tuple], alive: dict[int, int], starts: list[int], start: int, stop: int, event: int
+) -> None:
     """End [start, stop) at `event`; a piece that reaches beyond it is cut, and its rest lives on.
 
     `alive`: the piece that lives at an address; `starts`: its keys in order."""

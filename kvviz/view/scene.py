@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kvviz.errors import InconsistentTrace, ViewError
+from kvviz.memory.check import traced
 from kvviz.memory.trace import Action
 from kvviz.view import fold as folding
 from kvviz.view.base import Base, base_of
@@ -35,6 +36,7 @@ class Scene:
     """
 
     def __init__(self, trace: Trace, device: int = 0, start: int | None = None, fold: bool | None = None):
+        traced(trace)
         if device not in trace.devices:
             known = ", ".join(str(d) for d in trace.devices)
             raise ViewError(f"no device {device!r} in this trace; it has {known}")

@@ -93,8 +93,8 @@ def template(theme: str = "light") -> go.layout.Template:
             "font": {"family": SANS, "size": 13, "color": inks["text"]},
             "title": {"font": {"size": 16}, "x": 0, "xref": "container", "pad": {"l": 18}},
             "paper_bgcolor": inks["paper"], "plot_bgcolor": inks["paper"], "colorway": list(COLORS),
-            "xaxis": axis, "yaxis": axis, "hovermode": "x unified", "margin": {"l": 64, "r": 24, "t": 56, "b": 48},
+            "xaxis": axis, "yaxis": axis, "hovermode": "x unified", "margin": {"l": 64, "r": 24, "t": 56, "b": 84},
             "hoverlabel": {"bgcolor": inks["panel"], "bordercolor": inks["rule"], "font": {"color": inks["text"]}},
-            "legend": {"orientation": "h", "traceorder": "normal", "y": 1.06, "yanchor": "bottom", "x": 1, "xanchor": "right"},
+            "legend": {"orientation": "h", "traceorder": "normal", "y": -0.22, "yanchor": "top", "x": 0, "xanchor": "left"},
         }
     )  # fmt: skip

@@ -206,7 +206,7 @@ export class BlockMap {
   /** The most that fits: name and size, name, size, letter, nothing. */
   labelFor(g, owner, bytes, width) {
     const size = formatShort(bytes);
-    for (const text of [`${owner.name}  ${size}`, owner.name, size]) if (this.measure(g, text) + 13 <= width) return text;
+    for (const text of [`${owner.name}  ${size}`, owner.name]) if (this.measure(g, text) + 13 <= width) return text;
     return this.measure(g, owner.letter) + 4 <= width ? owner.letter : "";
   }
 

@@ -96,7 +96,9 @@ export class Controls {
   play() {
     const { model } = this;
     if (!model.n) return;
-    let from = model.pos >= model.n ? 0 : model.pos, since = 0, shown = 0;
+    // at the end, or where the picture opened close to it, there is nothing left to play: begin at the beginning
+    const over = model.pos >= model.n || (model.pos === model.meta.start && model.n - model.pos < model.n / 50);
+    let from = over ? 0 : model.pos, since = 0, shown = 0;
     this.restart = () => ((from = model.pos), (since = 0));
     const frame = (now) => {
       if (!this.alive()) return this.stop();
