@@ -622,7 +622,7 @@ def test_mutated_files_load_or_are_refused(tmp_path):
         a = some_allocator(r.randrange(1000), streams=2, operations=40)
         snapshot = snapshot_of(a, generation, cut=r.choice([0, 10]))
         wholes += [pickle.dumps(snapshot, protocol) for protocol in (2, 4)]
-    began, outcomes = time.perf_counter(), {"loaded": 0, "refused": 0}
+    outcomes = {"loaded": 0, "refused": 0}
     for _ in range(600):
         path.write_bytes(r.choice([mutated, warped])(r.choice(wholes), r))
         try:
