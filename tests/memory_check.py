@@ -9,6 +9,12 @@ from kvviz import CachingAllocator, OutOfMemory, Trace
 from kvviz.memory.trace import Action
 
 MIB = 1 << 20
+SURVIVORS = [  # settings, MiB that stay of each cycle, MiB reserved in the end: as torch 2.14 itself does
+    ("max_split_size_mb:128,expandable_segments:True", 2, 13_860),
+    ("max_split_size_mb:128", 2, 338),
+    ("expandable_segments:True", 2, 340),
+    ("max_split_size_mb:128,expandable_segments:True", 0, 140),
+]
 
 
 def random_sizes(seed: int) -> Iterator[int]:

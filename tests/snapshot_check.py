@@ -14,7 +14,7 @@ STREAM = 0x7F0000001000  # the handle of stream 1; that of stream 2 is twice as 
 NAMES = [action.name.lower() for action in Action]
 LIBRARY = {"name": "forward", "filename": "/usr/lib/python3/site-packages/torch/nn/modules/linear.py", "line": 125}
 CPP = {"name": "c10::cuda::malloc", "filename": "??", "line": 0}
-USER = {"name": "decode", "filename": "/home/user/work/run.py", "line": 12}
+USER = {"name": "decode", "filename": "project/run.py", "line": 12}
 
 
 def snapshot_of(allocator: CachingAllocator, generation: str = "2.14", cut: int = 0, device: int = 0) -> dict[str, Any]:

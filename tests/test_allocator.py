@@ -15,7 +15,7 @@ from kvviz.memory.settings import parse
 from kvviz.memory.state import State
 from tests.cuda_stub.make_golden import digest
 from tests.cuda_stub.workloads import COLUMNS, Workload, model_outcome
-from tests.memory_check import MIB, run_random_program
+from tests.memory_check import MIB, SURVIVORS, run_random_program
 
 GOLDEN = sorted((pathlib.Path(__file__).parent / "golden").glob("*.json.z"))
 
@@ -65,15 +65,7 @@ def test_the_same_with_a_largest_split():
     assert a.reserved == 270 * MIB
 
 
-@pytest.mark.parametrize(
-    ("conf", "survivor", "reserved"),
-    [
-        ("max_split_size_mb:128,expandable_segments:True", 2, 13_860),
-        ("max_split_size_mb:128", 2, 338),
-        ("expandable_segments:True", 2, 340),
-        ("max_split_size_mb:128,expandable_segments:True", 0, 140),
-    ],
-)
+@pytest.mark.parametrize(("conf", "survivor", "reserved"), SURVIVORS)
 def test_survivors_pin_what_expandable_segments_would_reuse(conf, survivor, reserved):
     """100 cycles of 91 and 45.5 MiB that go and 2 MiB that stay: both options together lose memory (torch 2.14)."""
     a = CachingAllocator(24 << 30, conf)

@@ -22,8 +22,9 @@ from kvviz.memory import settings as rules
 from kvviz.memory.blocks import Block, Pool, SegmentInfo, stretches
 from kvviz.memory.check import LIMIT, whole
 from kvviz.memory.device import DeviceMemory
+from kvviz.memory.entry import entry_of
 from kvviz.memory.expandable import Expander, page_of
-from kvviz.memory.lifetimes import BlockSpans, Lifetimes, SegmentSpans
+from kvviz.memory.lifetimes import Lifetimes
 from kvviz.memory.settings import SMALL_REQUEST, SMALLEST_BLOCK, UNLIMITED
 from kvviz.memory.state import State
 from kvviz.memory.trace import Action, Events, Trace
@@ -191,22 +192,7 @@ class CachingAllocator:
         """Start the history here: what lives now becomes what lived before it."""
         if self._pending:
             raise InvalidRequest("blocks still wait for other streams; call synchronize() and empty_cache() first")
-        held, n = list(self._blocks.values()), len(self._blocks)
-        segments = self.segments
-        self._entry = Lifetimes(
-            BlockSpans(
-                address=np.array([b.address for b in held], "u8"), size=np.array([b.size for b in held], "i8"),
-                requested=np.array([b.requested for b in held], "i8"), stream=np.array([b.stream for b in held], "i8"),
-                owner=np.zeros(n, "i8"), stack=np.full(n, -1), born=np.full(n, -1), freed=np.zeros(n, "i8"),
-                died=np.zeros(n, "i8"),
-            ),
-            SegmentSpans(
-                address=np.array([s.address for s in segments], "u8"), size=np.array([s.size for s in segments], "i8"),
-                stream=np.array([s.stream for s in segments], "i8"), small=np.array([s.small for s in segments], "?"),
-                expandable=np.array([s.expandable for s in segments], "?"),
-                born=np.full(len(segments), -1), died=np.zeros(len(segments), "i8"),
-            ),
-        )  # fmt: skip
+        self._entry = entry_of(list(self._blocks.values()), self.segments)
         self._log = array("q")
 
     @property

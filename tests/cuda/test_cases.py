@@ -5,6 +5,7 @@ import pytest
 from kvviz import InvalidRequest
 from tests.cuda_stub.oracle import real_outcome
 from tests.cuda_stub.workloads import COLUMNS, MIB, Outcome, Workload, first_difference, model_outcome
+from tests.memory_check import SURVIVORS
 
 
 def run(operations: list[tuple], **how) -> Outcome:
@@ -43,15 +44,7 @@ def test_a_large_block_pins_its_segment(conf, reserved):
     assert column(run(story, conf=conf), "reserved") == reserved
 
 
-@pytest.mark.parametrize(
-    ("conf", "survivor", "reserved"),
-    [
-        ("max_split_size_mb:128,expandable_segments:True", 2, 13_860),
-        ("max_split_size_mb:128", 2, 338),
-        ("expandable_segments:True", 2, 340),
-        ("max_split_size_mb:128,expandable_segments:True", 0, 140),
-    ],
-)
+@pytest.mark.parametrize(("conf", "survivor", "reserved"), SURVIVORS)
 def test_survivors_pin_what_expandable_segments_would_reuse(conf, survivor, reserved):
     """100 cycles of 91 and 45.5 MiB that go and 2 MiB that stay: both options together lose memory (torch 2.14)."""
     story: list[tuple] = []
