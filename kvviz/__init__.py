@@ -3,21 +3,35 @@
     with kvviz.record() as run:             # what a run does with memory …
         kvviz.decode(model, ids, 64, cache)
     kvviz.block_map(run.trace)              # … as a map to play and scrub
+    cache = kvviz.paged_cache(model)        # and the cure: the same tokens from pages
+    model.generate(**inputs, cache=cache)
+    kvviz.page_map(cache.log)
 
 This file is the table of contents; each name's home is where to read on.
 """
 
+from kvviz.cache.attach import attach
+from kvviz.cache.contiguous import ConcatCache, RingCache, ShiftingCache, SliceCache
+from kvviz.cache.paged import PagedKVCache
+from kvviz.cache.pagelog import PageLog
+from kvviz.cache.pages import PagePool
+from kvviz.cache.table import PageTable
+from kvviz.cache.transformers import paged_cache
 from kvviz.errors import (
+    CorruptCache,
     CorruptModel,
     InconsistentTrace,
     InvalidRequest,
     KvvizError,
     ModelUnavailable,
     OutOfMemory,
+    PoolExhausted,
     RecordingError,
+    SequenceFreed,
     TraceError,
     UnknownAddress,
     UnknownModel,
+    UnknownPage,
     ViewError,
 )
 from kvviz.exercises import exercise
@@ -39,6 +53,8 @@ __version__ = "0.1.0"
 
 __all__ = [
     "CachingAllocator",
+    "ConcatCache",
+    "CorruptCache",
     "CorruptModel",
     "InconsistentTrace",
     "InvalidRequest",
@@ -46,13 +62,24 @@ __all__ = [
     "MemoryState",
     "ModelUnavailable",
     "OutOfMemory",
+    "PageLog",
+    "PagePool",
+    "PageTable",
+    "PagedKVCache",
+    "PoolExhausted",
     "RecordingError",
     "Report",
+    "RingCache",
+    "SequenceFreed",
+    "ShiftingCache",
+    "SliceCache",
     "Trace",
     "TraceError",
     "UnknownAddress",
     "UnknownModel",
+    "UnknownPage",
     "ViewError",
+    "attach",
     "block_map",
     "compare",
     "decode",
@@ -61,6 +88,7 @@ __all__ = [
     "holders",
     "load",
     "load_model",
+    "paged_cache",
     "record",
     "replay",
     "sample",

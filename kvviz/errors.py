@@ -17,6 +17,22 @@ class OutOfMemory(KvvizError, MemoryError):
     """The modelled device has no room, even after releasing what was cached."""
 
 
+class PoolExhausted(KvvizError, MemoryError):
+    """Too few free pages; the message says how many are missing and what to raise. Nothing has changed."""
+
+
+class SequenceFreed(KvvizError, RuntimeError):
+    """Tokens for a sequence that was freed."""
+
+
+class UnknownPage(KvvizError, ValueError):
+    """A page that is free, or that this pool does not have."""
+
+
+class CorruptCache(KvvizError, RuntimeError):
+    """check() found pages, references, tables or tensors that contradict one another."""
+
+
 class RecordingError(KvvizError, RuntimeError):
     """record() cannot start or go on: one recording at a time, or the profiler is taken."""
 

@@ -20,9 +20,8 @@ from kvviz.memory.lifetimes import Lifetimes
 from kvviz.memory.owners import WEIGHTS, Owners, storage_of
 from kvviz.memory.snapshot import from_snapshot
 from kvviz.memory.trace import Events, Mark, Trace
+from kvviz.origin import of_cuda
 
-STUB = "StubCUDA"  # the device name of tests/cuda_stub
-NO_GPU = "PyTorch's allocator, no GPU"
 # what a file's reader must be told goes without saying here: a recording begins late, on purpose, and knows its settings
 GOES_WITHOUT_SAYING = ("recording began late", "cached blocks still carry", "no frames were recorded")
 
@@ -88,7 +87,7 @@ class CudaRecorder:
         device = torch.cuda.get_device_properties(0)
         bare = from_snapshot(held, "")
         about = bare.about | {"torch": torch.__version__, "capacity": device.total_memory}
-        origin = NO_GPU if device.name.startswith(STUB) else f"GPU: {device.name}"
+        origin = of_cuda(device.name)
         told = [w for w in bare.warnings if not any(phrase in w for phrase in GOES_WITHOUT_SAYING)]
         if len(bare) and np.bincount(bare.events.device).max() >= self._max_events:
             told.append(f"history starts mid-run: only the newest {self._max_events:,} events were kept (max_events)")

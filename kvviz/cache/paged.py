@@ -1,0 +1,471 @@
+"""PagedKVCache: keys and values in pages, read and written layer by layer, for one or many sequences in step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+
+from kvviz.cache.attention import Pages
+from kvviz.cache.capacity import Capacity, pages_for
+from kvviz.cache.pagelog import PageLog, PoolInfo
+from kvviz.cache.pages import PagePool
+from kvviz.cache.spec import CacheSpec, natural, positive
+from kvviz.cache.store import Loose, Place, Slab, place
+from kvviz.cache.table import Copy, PageTable
+from kvviz.errors import CorruptCache, InvalidRequest, PoolExhausted, SequenceFreed
+from kvviz.origin import of_pages
+
+
+@dataclass
+class Memory:
+    """What forks have in common: the pages, their tensors, and who is in the middle of a step."""
+
+    pool: PagePool
+    store: Slab | Loose
+    users: int = 1
+    stepping: PagedKVCache | None = None
+
+
+@dataclass
+class Step:
+    """The same tokens on their way through all layers. Places are known once, when the first layer comes."""
+
+    tokens: int
+    missing: set[int]  # layers that have not come yet
+    copies: list[Copy]
+    blank: list[int]  # pages taken in this step that stay partly unwritten
+    write: Place  # the new tokens that stay
+    written: int  # how many those are
+    read: Place | None  # what the new queries see, all of it in pages; None: `old`, then the new tokens
+    old: Place | None
+
+
+class PagedKVCache:
+    """Keys and values of `batch` sequences in pages of `page_size` tokens.
+
+        cache = kvviz.PagedKVCache(layers=2, kv_heads=2, head_dim=16, tokens=1024)
+        keys, values = cache.append(0, keys, values)      # [batch, kv_heads, new tokens, head_dim] in, all visible out
+        cache.append(1, …)                                # each layer gets the same number of tokens
+
+    A page id stands for the same slots in all layers, so one table serves them all. The pool of pages is taken at the
+    first append. Its size is one of: tokens (of each sequence), pages or max_bytes (of all of them together); with none
+    of them, 8,192 tokens a sequence. grow=True takes each page from torch's allocator when it is needed, and gives it
+    back: for lessons.
+
+    window: a query sees the last `window` tokens, itself included. Pages that no query will read again are released
+    before the next append takes new ones.
+
+    For inference: no gradient flows through pages.
+    """
+
+    def __init__(
+        self,
+        layers: int,
+        kv_heads: int,
+        head_dim: int,
+        page_size: int = 16,
+        pages: int | None = None,
+        tokens: int | None = None,
+        max_bytes: int | None = None,
+        window: int | None = None,
+        batch: int = 1,
+        dtype: torch.dtype | None = None,
+        device: torch.device | str | None = None,
+        grow: bool = False,
+        *,
+        log: PageLog | None = None,
+        name: str | None = None,
+    ):
+        self.spec = CacheSpec(layers, kv_heads, head_dim, batch, dtype, device)
+        self.page_size = positive("page_size", page_size)
+        self.window = None if window is None else positive("window", window)
+        self.capacity = Capacity(tokens, pages, max_bytes)
+        self.grow = bool(grow)
+        self.cut = 0  # number of the first token that truncate() left
+        self.past = 0  # tokens kept beyond the window, for a rollback to find again
+        self.log = PageLog() if log is None else log
+        self.name = name or ("pages" if window is None else f"window {window}")
+        self.tables: list[PageTable] = []
+        self._memory: Memory | None = None
+        self._step: Step | None = None
+        self._freed = False
+
+    def __repr__(self) -> str:
+        if self._freed:
+            return "<PagedKVCache: freed>"
+        pool = f"{self.pool.used_count:,} of {self.pool.pages:,} pages in use" if self.pool else "no pages yet"
+        return f"<PagedKVCache: {self.spec.batch} × {self.length:,} tokens, {pool} of {self.page_size} tokens>"
+
+    # what it holds
+
+    @property
+    def pool(self) -> PagePool | None:
+        """None before the first append."""
+        return self._memory.pool if self._memory else None
+
+    @property
+    def seen(self) -> int:
+        """Tokens that ever came, for each sequence; rolled back ones not counted."""
+        return self.tables[0].seen if self.tables else 0
+
+    def seen_by(self, layer: int) -> int:
+        """Tokens that have come to this layer: fewer than `seen` while a step is on its way to it."""
+        step = self._open_step()
+        return self.seen - (step.tokens if step and layer in step.missing else 0)
+
+    @property
+    def visible_from(self) -> int:
+        """Number of the first token that is stored and that the newest query could see."""
+        if not self.tables:
+            return 0
+        return max(self.tables[0].first, 0 if self.window is None else self.seen - self.window)
+
+    @property
+    def next_from(self) -> int:
+        """Number of the first token that the next query will see."""
+        if not self.tables:
+            return 0
+        return max(self.tables[0].first, 0 if self.window is None else self.seen - self.window + 1)
+
+    @property
+    def length(self) -> int:
+        """Stored and visible tokens of each sequence."""
+        return self.seen - self.visible_from
+
+    @property
+    def logical_bytes(self) -> int:
+        """What the visible tokens of all sequences need."""
+        return self.length * self.spec.batch * self.spec.token_bytes
+
+    @property
+    def held_bytes(self) -> int:
+        """What its storages keep alive: the whole pool, and memory to gather pages in where that was needed."""
+        return self._memory.store.held_bytes if self._memory else 0
+
+    # appending and reading
+
+    def append(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Store new tokens of one layer; return all that their queries may see, old and new, in order.
+
+        All four tensors are [batch, kv_heads, tokens, head_dim]. What is returned may be a view of the pages: read it
+        before the next append. The first layer of a step takes the pages for all layers.
+
+        Raises PoolExhausted or OutOfMemory where there is no room, InvalidRequest for tensors that do not fit or a
+        layer whose turn it is not, SequenceFreed; and nothing has changed.
+        """
+        step = self.write(layer, keys, values)
+        if step is None:
+            return self.get_all(layer)
+        return self.read(layer, step, keys, values)
+
+    def can_append(self, tokens: int) -> bool:
+        """Is there room for that many more tokens of each sequence? Before the first append: would a pool have it?"""
+        self._living()
+        if natural("tokens", tokens) == 0:
+            return True
+        short = self._short_of(tokens)
+        return not short or self._may_grow(short)
+
+    def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> Step | None:
+        """The first half of `append`; None where there is nothing to write."""
+        self._living()
+        tokens = self.spec.accept(layer, keys, values)
+        if not tokens:
+            return None
+        step = self._step
+        if step is None or not step.missing:
+            step = self._begin(tokens, keys)
+        elif layer not in step.missing:
+            raise InvalidRequest(
+                f"layer {layer} already has this step's tokens; layer {min(step.missing)} still lacks them"
+            )
+        elif tokens != step.tokens:
+            raise InvalidRequest(f"this step brings {step.tokens:,} tokens a layer, layer {layer} got {tokens:,}")
+        return step
+
+    def read(
+        self, layer: int, step: Step, keys: torch.Tensor, values: torch.Tensor
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """The second half: put the tokens into pages and return what their queries see."""
+        assert self._memory is not None
+        store = self._memory.store
+        if step.read:
+            self.put(layer, step, keys, values)
+            return store.read(layer, step.read, lasting=False)
+        seen = keys, values
+        if step.old:  # copied before its pages are written again
+            old = store.read(layer, step.old)
+            seen = torch.cat([old[0], keys], dim=2), torch.cat([old[1], values], dim=2)
+        self.put(layer, step, keys, values)
+        return seen
+
+    def put(self, layer: int, step: Step, keys: torch.Tensor, values: torch.Tensor) -> None:
+        """Put the tokens into pages, and no more."""
+        assert self._memory is not None
+        store = self._memory.store
+        if step.blank:
+            store.blank(layer, step.blank)
+        if step.copies:
+            store.copy(layer, step.copies)
+        if step.written < step.tokens:
+            keys, values = keys[:, :, -step.written :], values[:, :, -step.written :]
+        store.write(layer, step.write, keys, values)
+        step.missing.discard(layer)
+        if not step.missing:
+            self._memory.stepping = None
+            store.drop_free(self._memory.pool)  # what slid out was still read in this step
+
+    def pages_of(self, layer: int, step: Step) -> Pages:
+        """Where the queries of this step find what they may see."""
+        assert self._memory is not None and step.read is not None
+        return Pages(self._memory.store, layer, step.read)
+
+    def get_all(self, layer: int) -> tuple[torch.Tensor, torch.Tensor]:
+        """The visible tokens of a layer, oldest first: views where their pages lie in a row, else copies."""
+        self._living()
+        self.spec.accept_layer(layer)
+        if self._memory is None or not self.length:
+            shape = self.spec.batch, self.spec.kv_heads, 0, self.spec.head_dim
+            empty = torch.empty(shape, dtype=self.spec.dtype or torch.float32, device=self.spec.device)
+            return empty, empty.clone()
+        if self._step and layer in self._step.missing:
+            raise InvalidRequest(f"layer {layer} lacks the tokens of the open step: append them first, or roll back")
+        return self._memory.store.read(layer, self._place(self.visible_from, self.seen))
+
+    # fewer tokens
+
+    def truncate(self, keep: int) -> None:
+        """Keep the most recent tokens and let go of the pages before them. Nothing happens where there are fewer."""
+        self._between_steps("truncate")
+        if natural("keep", keep) < self.length:
+            self.cut = self.seen - keep
+            for table in self.tables:
+                table.slide(self.cut)
+            self._memory and self._memory.store.drop_free(self._memory.pool)
+
+    def rollback(self, tokens: int) -> None:
+        """Drop the newest tokens. Also mends a step that an error left unfinished, if it takes back all of that.
+
+        Raises InvalidRequest where fewer are stored.
+        """
+        self._living()
+        if natural("tokens", tokens) > self.length:
+            raise InvalidRequest(f"cannot roll back {tokens:,} tokens: {self.length:,} are stored")
+        if (step := self._open_step()) and tokens < step.tokens:
+            raise InvalidRequest(f"layers lack tokens of the open step: roll back all {step.tokens:,} of it")
+        for table in self.tables:
+            table.rollback(tokens)
+        self._close_step()
+        self._memory and self._memory.store.drop_free(self._memory.pool)
+
+    def can_rollback(self, tokens: int) -> bool:
+        """Would the next query, after that, still find all that its window holds?"""
+        if tokens > self.length:
+            return False
+        needed = 0 if self.window is None else self.seen - tokens - self.window + 1
+        return not self.tables or self.tables[0].first <= max(0, self.cut, needed)
+
+    def reset(self) -> None:
+        """Forget all tokens. The pool stays."""
+        self._living()
+        self._close_step()
+        self.cut = 0
+        if self._memory:
+            self._let_go(self.tables)
+            self.tables = self._new_tables(self._memory.pool, self.spec.batch)
+
+    def free(self) -> None:
+        """Give the pages back; the pool's memory goes when no fork uses it any more. Then only a new cache helps."""
+        self._living()
+        self._close_step()
+        if self._memory:
+            self._let_go(self.tables)
+            self._memory.users -= 1
+        self._freed, self._memory, self._step, self.tables = True, None, None, []
+
+    # more sequences, fewer, or others
+
+    def fork(self) -> PagedKVCache:
+        """Another cache with the same past on the same pool: pages are shared until one of the two writes into them."""
+        self._between_steps("fork")
+        other = PagedKVCache.__new__(PagedKVCache)
+        other.__dict__.update(self.__dict__)
+        other.spec, other._step = replace(self.spec), None
+        other.tables = [table.fork() for table in self.tables]
+        if self._memory:
+            self._memory.users += 1
+        return other
+
+    def reorder(self, order: Sequence[int]) -> None:
+        """Sequence b takes the past of sequence order[b], as beams do. Nothing is copied until somebody writes."""
+        self._between_steps("reorder")
+        if len(order) != self.spec.batch:
+            raise InvalidRequest(f"order has {len(order)} entries for {self.spec.batch} sequences")
+        self.select(order)
+
+    def select(self, order: Sequence[int]) -> None:
+        """As many sequences as `order` has entries, each with the past of that one."""
+        self._between_steps("select")
+        if any(not 0 <= int(source) < self.spec.batch for source in order) or not len(order):
+            raise InvalidRequest(f"sequences are 0 … {self.spec.batch - 1}, got {list(order)}")
+        if self._memory is None:
+            self.spec.batch = len(order)
+            return
+        pool = self._memory.pool
+        pasts = [self.tables[int(source)].past() for source in order]
+        held = [page for past in pasts for page in past.held]  # or a page could be free for a moment between two owners
+        for page in held:
+            pool.retain(page)
+        tables = self.tables[: len(order)]
+        self._let_go(self.tables[len(order) :])
+        tables += self._new_tables(pool, len(order) - len(tables))
+        for table, past in zip(tables, pasts, strict=True):
+            table.become(past)
+        for page in held:
+            pool.free(page)
+        self.tables, self.spec.batch = tables, len(order)
+        self._memory.store.drop_free(pool)
+
+    def keep_past(self, tokens: int) -> None:
+        """Keep so many tokens beyond the window, so that as many can be rolled back and the window is still whole."""
+        self._living()
+        if self.window is None or tokens <= self.past:
+            return
+        self.past = tokens
+        if self._memory and (more := self._wanted_pages() - self._memory.pool.pages) > 0:
+            self._memory.store.extend(more)
+            self._memory.pool.extend(more)
+
+    # invariants
+
+    def check(self) -> None:
+        """Walk pages, references and tables. Raises CorruptCache, saying the difference."""
+        self._living()
+        if not self._memory:
+            return
+        self._memory.pool.check()
+        if len(self.tables) != self.spec.batch:
+            raise CorruptCache(f"{len(self.tables)} tables for a batch of {self.spec.batch}")
+        for table in self.tables:
+            if (table.seen, table.first) != (self.seen, self.tables[0].first):
+                raise CorruptCache(f"sequences out of step: {table.seen} tokens from {table.first}, not {self.seen}")
+        self._memory.store.check(self._memory.pool, settled=self._memory.stepping is None)
+
+    # inside
+
+    def _begin(self, tokens: int, keys: torch.Tensor) -> Step:
+        """Make room for a step in all layers, or raise and change nothing."""
+        if self._memory and (other := self._memory.stepping):
+            lacks = len(other._step.missing) if other._step else 0
+            raise InvalidRequest(
+                f"a fork is in the middle of a step, {lacks} layers lack its tokens: finish or roll back that"
+            )
+        short = self._short_of(tokens)
+        if short and not self._may_grow(short):
+            why = f"no room for {tokens:,} more tokens of {self.spec.batch:,} sequence{'s' * (self.spec.batch > 1)}"
+            if self._memory:
+                raise self._memory.pool.refuse(short, why, self.capacity.advice())
+            raise PoolExhausted(
+                f"{why}: {short:,} pages missing of a pool of {self._wanted_pages():,}: {self.capacity.advice()}"
+            )
+        memory = self._memory or self._take_pool(keys)
+        memory.store.reserve(memory.pool.needed(self.tables, tokens, self._keep(tokens)))
+        if short := self._short_of(tokens):
+            memory.pool.extend(short)
+        before, low, keep = self.seen, self.next_from, self._keep(tokens)
+        # what the new tokens read of the past is in pages that stay, or it is read before those are written again
+        old = self._place(low, before) if low < min(keep, before) else None
+        for table in self.tables:  # all let go before any of them takes
+            table.let_go(keep)
+        copies = [copy for table in self.tables for copy in table.extend(tokens, keep)]
+        memory.store.take(page for table in self.tables for page in table.pages)
+        start = max(before, self.tables[0].first)
+        self._step = Step(
+            tokens=tokens,
+            missing=set(range(self.spec.layers)),
+            copies=copies,
+            blank=[copy.target for copy in copies] + self._partly_new(before, start),
+            write=self._place(start, self.seen),
+            written=self.seen - start,
+            read=self._place(low, self.seen) if old is None and low < before else None,
+            old=old,
+        )
+        memory.stepping = self
+        return self._step
+
+    def _partly_new(self, before: int, start: int) -> list[int]:
+        """Pages that begin to be used at token number `before` or later, and are not full."""
+        size, found = self.page_size, set()
+        if self.seen % size and self.seen // size * size >= before:
+            found.add(self.seen // size)
+        if start % size and start // size * size >= before:
+            found.add(start // size)
+        return [table.pages[index] for table in self.tables for index in found]
+
+    def _take_pool(self, keys: torch.Tensor) -> Memory:
+        spec = replace(self.spec, dtype=keys.dtype, device=keys.device)
+        pages = 1 if self.grow else self._wanted_pages(spec)
+        with torch.inference_mode(False):  # else no one outside that mode could write into it later
+            store = Loose(spec, self.page_size) if self.grow else Slab(spec, pages, self.page_size)
+        info = PoolInfo(self.name, pages, self.page_size, spec.token_bytes, spec.layers, self.window, self.grow)
+        pool = PagePool(pages, self.page_size, log=self.log, info=info)
+        if not self.log.pools[1:]:
+            self.log.origin = of_pages(spec.device)
+        self.spec, self._memory = spec, Memory(pool, store)
+        self.tables = self._new_tables(pool, spec.batch)
+        return self._memory
+
+    def _new_tables(self, pool: PagePool, count: int) -> list[PageTable]:
+        tables = [pool.table() for _ in range(count)]
+        for row, table in enumerate(tables):
+            table.home = row * (pool.pages // max(1, count))  # apart, so that each can grow in a row
+        return tables
+
+    def _keep(self, tokens: int) -> int:
+        """Number of the first token that stays stored after so many more."""
+        return 0 if self.window is None else max(0, self.seen + tokens - self.window - self.past)
+
+    def _short_of(self, tokens: int) -> int:
+        """Pages missing for so many more tokens of each sequence."""
+        if self._memory:
+            return self._memory.pool.missing(self.tables, tokens, self._keep(tokens))
+        return max(0, self.spec.batch * pages_for(self._keep(tokens), tokens, self.page_size) - self._wanted_pages())
+
+    def _may_grow(self, pages: int) -> bool:
+        if not self.grow:
+            return False
+        return self.capacity.unsaid or (self.pool.pages if self.pool else 0) + pages <= self._wanted_pages()
+
+    def _wanted_pages(self, spec: CacheSpec | None = None) -> int:
+        spec = spec or self.spec
+        stored = None if self.window is None else self.window + self.past
+        return self.capacity.of_pool(self.page_size, self.page_size * spec.token_bytes, spec.batch, stored)
+
+    def _place(self, low: int, high: int) -> Place:
+        assert self.spec.device is not None
+        return place(self.tables, low, high, self.spec.device)
+
+    def _open_step(self) -> Step | None:
+        return self._step if self._step and self._step.missing else None
+
+    def _close_step(self) -> None:
+        if self._memory and self._memory.stepping is self:
+            self._memory.stepping = None
+        self._step = None
+
+    def _let_go(self, tables: list[PageTable]) -> None:
+        assert self._memory is not None
+        for table in tables:
+            table.free()
+        self._memory.store.drop_free(self._memory.pool)
+
+    def _between_steps(self, verb: str) -> None:
+        self._living()
+        if step := self._open_step():
+            raise InvalidRequest(f"cannot {verb} now: layer {min(step.missing)} still lacks this step's tokens")
+
+    def _living(self) -> None:
+        if self._freed:
+            raise SequenceFreed("this cache was freed")

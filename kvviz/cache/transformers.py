@@ -1,0 +1,335 @@
+"""paged_cache: a cache of pages that transformers' generate() takes, for full, sliding and hybrid models.
+
+transformers keeps one object a layer; here those are thin, and the layers of one type (full attention, or sliding with
+one window) share a PagedKVCache. All of them write into one PageLog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from transformers import Cache, CacheLayerMixin
+
+from kvviz.cache import attach
+from kvviz.cache.capacity import USUAL_TOKENS, Capacity, most_pages
+from kvviz.cache.paged import PagedKVCache
+from kvviz.cache.pagelog import PageLog
+from kvviz.cache.spec import positive
+from kvviz.errors import InvalidRequest, PoolExhausted, SequenceFreed
+
+SLIDING = ("sliding_attention", "chunked_attention")
+ROLLBACK = 128  # tokens beyond a window that are kept while generate() drafts and takes back
+
+
+def paged_cache(
+    model: Any,
+    page_size: int = 16,
+    tokens: int | None = None,
+    pages: int | None = None,
+    max_bytes: int | None = None,
+    window: int | None = None,
+    dtype: torch.dtype | None = None,
+    grow: bool = False,
+) -> PagedCache:
+    """A cache for `model.generate(**inputs, cache=kvviz.paged_cache(model))` and kvviz.decode.
+
+    page_size: tokens a page. Capacity: one of tokens (of each sequence), pages or max_bytes (of all sequences and layer
+    types together); with none of them min(max_position_embeddings, 8192) tokens a sequence. The pool is taken when the
+    first tokens come. dtype: what is stored, None: what the model computes. grow: pages are taken from torch's allocator
+    one by one, for lessons.
+    window: every layer sees the last `window` tokens only, also those of a model that was not made so. A model that does
+    not mask like this by itself is attached (kvviz.attach) for it.
+
+    Raises InvalidRequest for a model without keys and values to page.
+    """
+    config = model.config.get_text_config(decoder=True)
+    if getattr(model.config, "is_encoder_decoder", False):
+        raise InvalidRequest("encoder-decoder models have a second cache, which is not paged: use a decoder-only model")
+    windows = _windows(config)
+    if window is not None:
+        window = positive("window", window)
+        if any(own is None or own > window for own in windows):
+            attach.attach(model)
+        windows = [window if own is None else min(own, window) for own in windows]
+    if tokens is pages is max_bytes is None:
+        tokens = min(getattr(config, "max_position_embeddings", None) or USUAL_TOKENS, USUAL_TOKENS)
+    return PagedCache(
+        config, windows, positive("page_size", page_size), Capacity(tokens, pages, max_bytes), dtype, grow
+    )
+
+
+def _windows(config: Any) -> list[int | None]:
+    """The window of each layer, None for full attention."""
+    try:
+        from transformers.cache_utils import get_layer_types_and_kwargs
+
+        types, extras = get_layer_types_and_kwargs(config)
+    except ImportError:  # before 5.17
+        own = getattr(config, "sliding_window", None)
+        types = (
+            getattr(config, "layer_types", None) or [SLIDING[0] if own else "full_attention"] * config.num_hidden_layers
+        )
+        extras = [{"sliding_window": own} if kind in SLIDING else {} for kind in types]
+    for layer, kind in enumerate(types):
+        if kind not in ("full_attention", *SLIDING):
+            raise InvalidRequest(f"layer {layer} is of type {kind}, which has no keys and values to page")
+    return [extra.get("sliding_window") for extra in extras]
+
+
+@dataclass
+class Group:
+    """The layers of one type, and their cache once the first tokens have come."""
+
+    name: str
+    window: int | None
+    layers: list[int]
+    cache: PagedKVCache | None = field(default=None, repr=False)
+
+
+class PagedLayer(CacheLayerMixin):
+    """One layer, as transformers wants it; all it knows is its group, and its place there."""
+
+    is_compileable = False
+    is_croppable = True
+
+    def __init__(self, owner: PagedCache, group: Group, number: int, slides: bool):
+        super().__init__()
+        self.owner, self.group, self.number = owner, group, number
+        self.is_sliding = slides  # decides which of the model's masks is made with this layer's sizes
+
+    def __repr__(self) -> str:
+        return f"PagedLayer({self.group.name})"
+
+    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
+        self.owner.prepare(self.group, key_states)
+        self.is_initialized = True
+
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Put new tokens into pages; return what their queries may see, or leave word for kvviz's own attention."""
+        cache, given = self.owner.prepare(self.group, key_states), key_states.dtype
+        self.is_initialized = True
+        keys, values = (s.to(cache.spec.dtype) if cache.spec.dtype else s for s in (key_states, value_states))
+        extra = kwargs.get("kwargs")  # of the attention function; transformers passes it since 5.24
+        if not self.owner.attached or extra is None:
+            self.owner.refuse_unmasked(self.group, keys.shape[2])
+            keys, values = cache.append(self.number, keys, values)
+            return keys.to(given), values.to(given)
+        step = cache.write(self.number, keys, values)
+        if self.owner.masks(self.group):
+            extra["kv_window"] = self.group.window
+        if step is None or step.read is None or keys.dtype != given:
+            keys, values = cache.get_all(self.number) if step is None else cache.read(self.number, step, keys, values)
+            return keys.to(given), values.to(given)
+        cache.put(self.number, step, keys, values)
+        extra["kv_pages"] = cache.pages_of(self.number, step)
+        return key_states, value_states
+
+    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
+        """(number of keys, number of the first of them) that update will return for so many new tokens."""
+        new = query_length.shape[0] if isinstance(query_length, torch.Tensor) else query_length  # positions until 5.5
+        first = self.group.cache.next_from if self.group.cache else 0
+        return self.get_seq_length() + new - first, first
+
+    def get_seq_length(self) -> int:
+        """Tokens that this layer has seen."""
+        return self.group.cache.seen_by(self.number) if self.group.cache else 0
+
+    def get_max_length(self) -> int:
+        return -1 if self.group.window is None else self.group.window
+
+    get_max_cache_shape = get_max_length  # until 5.15
+
+    def offload(self) -> None:
+        raise InvalidRequest("pages are not offloaded: use a smaller pool, or a window")
+
+    prefetch = offload
+
+
+class PagedCache(Cache):
+    """A transformers cache whose keys and values lie in pages. Made by kvviz.paged_cache.
+
+    log: what happened to the pages, for kvviz.page_map. groups: one for each type of layer.
+    """
+
+    def __init__(
+        self,
+        config: Any,
+        windows: Sequence[int | None],
+        page_size: int,
+        capacity: Capacity,
+        dtype: torch.dtype | None = None,
+        grow: bool = False,
+    ):
+        self.config, self.page_size, self.capacity, self.dtype, self.grow = config, page_size, capacity, dtype, grow
+        self.log = PageLog()
+        self.recording = False
+        self._own = _windows(config)  # what the model masks by itself
+        self._freed = False
+        self.groups: list[Group] = []
+        layers: list[PagedLayer] = []
+        for number, (own, window) in enumerate(zip(self._own, windows, strict=True)):
+            group = next((g for g in self.groups if g.window == window and self._own[g.layers[0]] == own), None)
+            if group is None:
+                name = "full attention" if window is None else f"window {window:,}"
+                group = Group(name, window, [])
+                self.groups.append(group)
+            layers.append(PagedLayer(self, group, len(group.layers), own is not None))
+            group.layers.append(number)
+        super().__init__(layers=layers)
+
+    def __repr__(self) -> str:
+        held = "freed" if self._freed else f"{self.get_seq_length():,} tokens, holds {self.held_bytes:,} bytes"
+        return f"<PagedCache: {' + '.join(f'{len(g.layers)} × {g.name}' for g in self.groups)}; {held}>"
+
+    # what it holds
+
+    @property
+    def held_bytes(self) -> int:
+        """What its storages keep alive: the whole pools."""
+        return sum(cache.held_bytes for cache in self._caches())
+
+    @property
+    def logical_bytes(self) -> int:
+        """What the visible tokens of all sequences need."""
+        return sum(cache.logical_bytes for cache in self._caches())
+
+    @property
+    def length(self) -> int:
+        """Stored and visible tokens of a sequence, in the type of layers that has most."""
+        return max((cache.length for cache in self._caches()), default=0)
+
+    @property
+    def seen(self) -> int:
+        return self.get_seq_length()
+
+    @property
+    def batch_size(self) -> int:
+        """-1 before the first tokens."""
+        return next((cache.spec.batch for cache in self._caches()), -1)
+
+    def check(self) -> None:
+        """Walk pages, references and tables of every group. Raises CorruptCache, saying the difference."""
+        for cache in self._caches():
+            cache.check()
+
+    def free(self) -> None:
+        """Give everything back. Then only a new cache helps."""
+        for group in self.groups:
+            if group.cache:
+                group.cache.free()
+            group.cache = None
+        self._freed = True
+
+    def truncate(self, keep: int) -> None:
+        """Keep the most recent tokens; positions stay as they were."""
+        for cache in self._caches():
+            cache.truncate(keep)
+
+    # what generate() calls
+
+    def reset(self) -> None:
+        for cache in self._caches():
+            cache.reset()
+
+    def crop(self, tokens_to_remove: int) -> None:
+        """Drop the newest tokens: -3 drops three, and more than there are empties the cache."""
+        if tokens_to_remove > 0:
+            raise InvalidRequest(f"crop takes 0 or a negative number of tokens to remove, got {tokens_to_remove}")
+        for cache in self._caches():
+            count = min(-tokens_to_remove, cache.length)
+            if count and not cache.can_rollback(count) and count < cache.seen:
+                raise InvalidRequest(
+                    f"{count:,} tokens cannot be taken back: the window of {cache.window:,} has moved on. "
+                    "activate_past_recording() before the first tokens keeps what is needed"
+                )
+        for cache in self._caches():
+            cache.rollback(min(-tokens_to_remove, cache.length))
+
+    def reorder_cache(self, beam_idx: torch.Tensor) -> None:
+        for cache in self._caches():
+            cache.reorder(beam_idx.tolist())
+
+    def batch_repeat_interleave(self, repeats: int) -> None:
+        for cache in self._caches():
+            cache.select([b for b in range(cache.spec.batch) for _ in range(repeats)])
+
+    def batch_select_indices(self, indices: torch.Tensor) -> None:
+        for cache in self._caches():
+            cache.select(torch.arange(cache.spec.batch)[indices.cpu()].tolist())
+
+    def activate_past_recording(self) -> None:
+        """From now on keep some tokens beyond each window, so that drafted tokens can be taken back."""
+        self.recording = True
+        for cache in self._caches():
+            cache.keep_past(ROLLBACK)
+
+    # what its layers need
+
+    @property
+    def attached(self) -> bool:
+        """Does the model read pages by kvviz's own attention?"""
+        return attach.is_attached(self.config)
+
+    def masks(self, group: Group) -> bool:
+        """Is the group's window ours, and unknown to the model's masks?"""
+        return group.window != self._own[group.layers[0]]
+
+    def refuse_unmasked(self, group: Group, tokens: int) -> None:
+        if tokens > 1 and self.masks(group) and group.cache and group.cache.seen + tokens > (group.window or 0):
+            raise InvalidRequest(
+                f"this model does not mask a window of {group.window:,} by itself, and is no longer attached: "
+                "kvviz.attach(model) again"
+            )
+
+    def prepare(self, group: Group, keys: torch.Tensor) -> PagedKVCache:
+        """The group's cache, made now if these are its first tokens, or the first of a batch of another size."""
+        if self._freed:
+            raise SequenceFreed("this cache was freed")
+        cache, batch = group.cache, int(keys.shape[0])
+        if cache and (cache.spec.batch == batch or cache.seen):
+            return cache
+        if cache:  # empty after a reset
+            if group is self.groups[0]:
+                self.log = PageLog()
+            cache.free()
+        share = self._share(group, batch, keys)
+        made = PagedKVCache(
+            len(group.layers), int(keys.shape[1]), int(keys.shape[3]), self.page_size, window=group.window, batch=batch,
+            dtype=self.dtype, grow=self.grow, log=self.log, name=group.name,
+        )  # fmt: skip
+        made.capacity = share
+        if self.recording:
+            made.keep_past(ROLLBACK)
+        group.cache = made
+        return made
+
+    def _share(self, group: Group, batch: int, keys: torch.Tensor) -> Capacity:
+        """Pages of one group. Windows take what they need at most, full attention gets the rest."""
+        named = self.capacity.named
+        if named == "tokens":
+            return self.capacity
+        unit = 1 if named == "pages" else self._page_bytes(group, keys)
+        past = ROLLBACK if self.recording else 0
+        need = [batch * most_pages(g.window + past, self.page_size) if g.window else 0 for g in self.groups]
+        costs = [
+            n * (1 if named == "pages" else self._page_bytes(g, keys)) for g, n in zip(self.groups, need, strict=True)
+        ]
+        total = getattr(self.capacity, named)
+        mine = self.groups.index(group)
+        left = (total - sum(costs) + costs[mine]) // unit if need[mine] == 0 else min(need[mine], total // unit)
+        wish = f"{named}={total:,}"
+        if left < 1:
+            raise PoolExhausted(f"{wish} leave no page for {group.name}: its windows alone take {sum(costs):,}")
+        return Capacity(pages=left, wish=wish)
+
+    def _page_bytes(self, group: Group, keys: torch.Tensor) -> int:
+        size = (self.dtype or keys.dtype).itemsize
+        return 2 * len(group.layers) * int(keys.shape[1]) * int(keys.shape[3]) * size * self.page_size
+
+    def _caches(self) -> list[PagedKVCache]:
+        return [group.cache for group in self.groups if group.cache]
