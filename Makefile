@@ -22,7 +22,8 @@ test: env ## lint, unit tests, notebooks, browser test
 test-cuda: env ## the CUDA path on PyTorch's own allocator, without a GPU (Linux x86-64 with gcc)
 	@bash scripts/test_cuda.sh
 
-fuzz: env ## the long random tests: kvviz's allocator against PyTorch's own
+fuzz: env ## the long random tests: pages against plain lists, kvviz's allocator against PyTorch's own
+	@KVVIZ_FUZZ_PROGRAMS=10000 $(PY) -m pytest tests/test_pages.py tests/test_paged.py
 	@KVVIZ_FUZZ_WORKLOADS=200 KVVIZ_FUZZ_OPERATIONS=2500 bash scripts/test_cuda.sh tests/cuda/test_differential.py
 
 lint: env ## ruff and mypy
@@ -37,7 +38,8 @@ samples: env ## record the traces that the lessons ship, on PyTorch's own alloca
 notebooks: env ## run the notebooks and store their outputs
 	@cd notebooks && for n in *.ipynb solutions/*.ipynb; do echo "kvviz: running $$n"; \
 	  ../$(PY) -m jupyter nbconvert --log-level=ERROR --to notebook --execute --inplace \
-	  --ExecutePreprocessor.store_widget_state=False --ExecutePreprocessor.timeout=600 "$$n" || exit 1; done
+	  --ExecutePreprocessor.store_widget_state=False --ExecutePreprocessor.timeout=600 "$$n" || exit 1; done; \
+	  ../$(PY) ../scripts/drop_widgets.py *.ipynb solutions/*.ipynb
 
 stamp: env ## write REPO=owner/name into the notebooks' Colab badges
 	@$(PY) scripts/stamp.py "$(REPO)"

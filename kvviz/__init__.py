@@ -35,6 +35,8 @@ from kvviz.errors import (
     ViewError,
 )
 from kvviz.exercises import exercise
+from kvviz.explore.pages import PageExplorer
+from kvviz.explore.windows import WindowExplorer
 from kvviz.memory.allocator import CachingAllocator
 from kvviz.memory.compare import compare
 from kvviz.memory.delta import delta
@@ -47,7 +49,7 @@ from kvviz.memory.state import MemoryState
 from kvviz.memory.trace import Trace
 from kvviz.models import decode, load_model
 from kvviz.samples import sample
-from kvviz.view import block_map, timeline
+from kvviz.view import block_map, page_map, timeline
 
 __version__ = "0.1.0"
 
@@ -62,6 +64,7 @@ __all__ = [
     "MemoryState",
     "ModelUnavailable",
     "OutOfMemory",
+    "PageExplorer",
     "PageLog",
     "PagePool",
     "PageTable",
@@ -79,6 +82,7 @@ __all__ = [
     "UnknownModel",
     "UnknownPage",
     "ViewError",
+    "WindowExplorer",
     "attach",
     "block_map",
     "compare",
@@ -88,6 +92,7 @@ __all__ = [
     "holders",
     "load",
     "load_model",
+    "page_map",
     "paged_cache",
     "record",
     "replay",

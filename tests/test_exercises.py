@@ -3,8 +3,9 @@
 import pytest
 import torch
 
-from kvviz import CachingAllocator, InvalidRequest, exercise
-from kvviz.exercises import allocator, cache_grows, fragmentation, start_here
+from kvviz import CachingAllocator, InvalidRequest, PagedKVCache, PoolExhausted, exercise
+from kvviz.exercises import allocator, cache_grows, fragmentation, page_size, pages, start_here, windows
+from kvviz.exercises.trial import Trial
 
 
 @pytest.fixture
@@ -62,7 +63,8 @@ def test_hints_come_one_at_a_time_and_end(capsys):
 
 
 def test_each_is_complete_and_shows_itself():
-    for task in [*start_here.exercises(), *cache_grows.exercises(), *allocator.exercises(), *fragmentation.exercises()]:
+    lessons = start_here, cache_grows, allocator, fragmentation, windows, pages, page_size
+    for task in [task for lesson in lessons for task in lesson.exercises()]:
         assert task.hints and 1 <= task.difficulty <= 3 and task.minutes > 0 and task.title in task._repr_html_()
         assert task.question.split("\n")[0] in repr(task)
 
@@ -140,3 +142,176 @@ def test_fragmentation(capsys):
     assert exercise("03.3").check(large_last)
     assert not exercise("03.3").check(as_before)
     assert not exercise("03.3").check(lambda allocator: allocator.malloc(530 << 20))
+
+
+def test_windows(capsys):
+    assert exercise("04.1").check(3000, 513)
+    for answer, told in (
+        ((512, 513), "keep alive"), ((3000, 512), "cut from something"), ((3000, 3001), "not to the 3,000"),
+        ((3000, 3000), "refers to the old one"), ((3000, 7), "not 7"), ((2999, 513), "not 2,999"),
+    ):  # fmt: skip
+        assert not exercise("04.1").check(*answer)
+        assert told in capsys.readouterr().out
+
+    def off_by_one(done, window, page_size):
+        return max(0, done - window) // page_size
+
+    assert exercise("04.2").check(lambda done, window, page_size: max(0, done - window + 1) // page_size)
+    assert not exercise("04.2").check(off_by_one)
+    assert "more may go" in capsys.readouterr().out
+    assert not exercise("04.2").check(lambda done, window, page_size: max(0, done - window + 2) // page_size)
+    assert "still reads" in capsys.readouterr().out
+
+    def in_order(buffer, seen):
+        oldest = seen % len(buffer)
+        return buffer[:seen] if seen <= len(buffer) else torch.cat([buffer[oldest:], buffer[:oldest]])
+
+    assert exercise("04.3").check(in_order)
+    assert not exercise("04.3").check(lambda buffer, seen: buffer)
+    assert "rows of 2 numbers" in capsys.readouterr().out
+    assert not exercise("04.3").check(lambda buffer, seen: buffer[: min(seen, len(buffer))])
+    assert "in the order" in capsys.readouterr().out
+
+
+class Sketch:
+    """A sketch of pages without a fault."""
+
+    def __init__(self, page_size):
+        self.page_size, self.pages, self.length, self.first = page_size, [], 0, 0
+
+    def slot(self):
+        return (self.first + self.length) % self.page_size
+
+    def append(self, key, value):
+        if not self.pages or self.slot() == 0:
+            self.pages.append((torch.full((1, self.page_size, 1), -1.0), torch.full((1, self.page_size, 1), -1.0)))
+        for side, new in zip(self.pages[-1], (key, value)):
+            side[:, self.slot()] = new
+        self.length += 1
+
+    def keep(self, tokens):
+        drop = max(0, self.length - tokens)
+        gone, self.first = divmod(self.first + drop, self.page_size)
+        del self.pages[:gone]
+        self.length -= drop
+        self.rollback(0)
+
+    def rollback(self, tokens):
+        self.length -= tokens
+        del self.pages[-(-(self.first + self.length) // self.page_size) if self.length else 0 :]
+
+    def read(self):
+        empty = torch.empty(1, 0, 1)
+        return tuple(
+            torch.cat([empty, *(page[k] for page in self.pages)], 1)[:, self.first : self.first + self.length]
+            for k in (0, 1)
+        )
+
+
+class Cuts(Sketch):
+    """Throws the newest tokens away, and counts the slots from the front."""
+
+    def keep(self, tokens):
+        super().keep(tokens)
+        self.first = 0
+
+
+class Swaps(Sketch):
+    def read(self):
+        return super().read()[::-1]
+
+
+def test_pages(capsys):
+    assert exercise("05.1").check(6)
+    for answer in (12, 3, 7, 5, 4, 40):
+        assert not exercise("05.1").check(answer)
+    assert exercise("05.2").check(
+        lambda t, size, first, end: [t[k // size] * size + k % size for k in range(first, end)]
+    )
+    assert not exercise("05.2").check(lambda t, size, first, end: [t[0] * size + k for k in range(first, end)])
+    assert "it says" in capsys.readouterr().out
+    assert exercise("05.3").check(Sketch)
+    for wrong in (Cuts, Swaps):
+        assert not exercise("05.3").check(wrong)
+        assert "should come back" in capsys.readouterr().out
+
+
+def test_a_trial_says_what_came_back_and_draws_what_lies_in_the_pages():
+    right, wrong = (Trial(make, "append 10, keep 5, append 2, rollback 1") for make in (Sketch, Cuts))
+    assert right.same and right.got == [5, 6, 7, 8, 9, 10] and right.pages == right.pages_wanted == 2
+    assert not wrong.same and wrong.got == [4, 5, 6, 7, 8, 10] and repr(wrong).startswith("append 10, keep 5")
+    for trial in (right, wrong):
+        drawn, should = trial.log.at(len(trial.log), 0), trial.log.at(len(trial.log), 1)
+        assert should.logical == 6 and should.tables[0][0] == -1
+        assert drawn.logical == len(trial.got) and drawn.used == trial.pages
+    assert [name for _, name in right.log.marks] == ["append 10", "keep 5", "append 2", "rollback 1"]
+    assert right.log.at(len(right.log), 0).low.max() == 1  # token 4 is hatched in both
+    assert wrong.log.at(len(wrong.log), 0).low.max() == 0
+    assert "values of other tokens" in repr(Trial(Swaps, "append 3"))
+    assert Trial(Sketch, "append 8, keep 0, append 3").same
+
+
+def test_a_trial_of_what_raises_or_of_no_program():
+    class Raises(Sketch):
+        def read(self):
+            raise RuntimeError("nothing to read")
+
+    trial = Trial(Raises, "append 1")
+    assert trial.got is None and not trial.same and "an error is raised" in repr(trial)
+    for program in ("", "append", "append x", "forget 3", "append 3 keep 2"):
+        with pytest.raises(InvalidRequest, match="a step is one of"):
+            Trial(Sketch, program)
+
+
+def test_page_size(capsys):
+    def largest_page(lengths, limit):
+        def waste(size):
+            slots = sum(-(-n // size) * size for n in lengths)
+            return 100 * (slots - sum(lengths)) / slots
+
+        return max(size for size in page_size.POWERS if waste(size) <= limit)
+
+    def mean_of_each(lengths, limit):
+        def waste(size):
+            return sum(100 * (1 - n / (-(-n // size) * size)) for n in lengths) / len(lengths)
+
+        return max(size for size in page_size.POWERS if waste(size) <= limit)
+
+    def largest_window(pages, page_size, sequences):
+        each = pages // sequences
+        return (each - 1) * page_size + 1 if each else 0
+
+    assert exercise("06.1").check(19, 83)
+    for wrong, told in (
+        ((18, 19), "each has its own"),
+        ((20, 83), "not 20"),
+        ((19, 1216), "hold no token"),
+        ((19, 82), "82"),
+    ):
+        assert not exercise("06.1").check(*wrong)
+        assert told in capsys.readouterr().out
+    assert exercise("06.2").check(largest_page)
+    assert not exercise("06.2").check(mean_of_each)
+    assert not exercise("06.2").check(lambda lengths, limit: 16)
+    assert not exercise("06.2").check(lambda lengths, limit: None)
+    assert "your function says None" in capsys.readouterr().out
+    assert exercise("06.3").check(largest_window)
+    assert not exercise("06.3").check(lambda pages, page_size, sequences: pages // sequences * page_size)
+    assert "first slot of a page" in capsys.readouterr().out
+    assert not exercise("06.3").check(lambda pages, page_size, sequences: 1)
+    assert "your function says 1" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("pages", "size", "sequences"), [(1, 16, 1), (8, 1, 2), (7, 4, 2), (16, 8, 4)])
+def test_the_largest_window_is_the_largest_for_a_real_cache(pages, size, sequences):
+    window = (pages // sequences - 1) * size + 1
+
+    def runs(window):
+        cache = PagedKVCache(1, 1, 8, page_size=size, pages=pages, window=window, batch=sequences)
+        one = torch.zeros(sequences, 1, 1, 8)
+        for _ in range(3 * pages * size + 2):
+            cache.append(0, one, one)
+
+    runs(window)
+    with pytest.raises((PoolExhausted, InvalidRequest)):
+        runs(window + 1)

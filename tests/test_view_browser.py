@@ -1,7 +1,5 @@
 """The player in a real browser: it mounts, moves, speaks, follows the theme, asks nothing of the network."""
 
-from pathlib import Path
-
 import pytest
 
 from kvviz import CachingAllocator, OutOfMemory
@@ -9,58 +7,20 @@ from kvviz.memory.trace import Events, Mark, Trace
 from kvviz.view import block_map, charts, timeline
 from kvviz.view.scene import Scene, format_bytes
 from kvviz.view.theme import owners
+from tests.player.browser import MAP, READY, at_event, figures, opener, pixels, seek
 from tests.player.traces import BASE, MIB, SlowMemory, settled, showcase
 
 pytestmark = pytest.mark.browser
-READY = '.kvviz-player[data-ready="1"]'
-MAP = "document.querySelector('.kvviz-player').shadowRoot.querySelector('canvas.map')"
 
 
 @pytest.fixture
 def open_page(chromium, tmp_path):
-    """open_page(view or HTML, **context options) -> a page whose errors, messages and requests are noted."""
-    contexts = []
-
-    def open_it(shown, ready=True, width=1280, **options):
-        context = chromium.new_context(viewport={"width": width, "height": 1000}, **options)
-        contexts.append(context)
-        page = context.new_page()
-        page.troubles, page.requests = [], []
-        page.on("pageerror", lambda error: page.troubles.append(str(error)))
-        page.on("console", lambda message: page.troubles.append(message.text) if message.type == "error" else None)
-        page.on("request", lambda request: page.requests.append(request.url))
-        file = tmp_path / "page.html"
-        file.write_text(shown, encoding="utf-8") if isinstance(shown, str) else shown.save_html(file)
-        page.goto(Path(file).as_uri())
-        if ready:
-            page.wait_for_selector(READY)
-        return page
-
-    yield open_it
-    for context in contexts:
-        context.close()
+    yield from opener(chromium, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def trace():
     return showcase()
-
-
-def at_event(page, event, total):
-    """Wait until the picture stands after `event` events."""
-    page.wait_for_selector(f"canvas[aria-label*='after event {event} of {total}:']")
-
-
-def pixels(page):
-    return page.evaluate(f"{MAP}.toDataURL()")
-
-
-def seek(page, event):
-    page.evaluate("i => document.querySelector('.kvviz-player').kvviz.seek(i)", event)
-
-
-def figures(page):
-    return dict(zip(page.locator("dt").all_text_contents(), page.locator("dd").all_text_contents(), strict=True))
 
 
 def test_mounts_without_a_request_or_an_error(open_page, trace):

@@ -1,45 +1,33 @@
 """The player's data against a slow re-computation and against Trace.at; its own unit tests in node."""
 
 import json
-import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kvviz.view.bundle import player_source
+from kvviz.view.bundle import KINDS, player_source
 from kvviz.view.layout import bar, flow
 from kvviz.view.scene import Scene, format_bytes
+from tests.player.node import HERE, run_node
 from tests.player.traces import BASE, MIB, SlowMemory, random_trace, showcase
-
-HERE = Path(__file__).parent / "player"
 
 
 @pytest.fixture(scope="module")
 def node():
-    """Run a script with node; returns what it printed."""
-    program = shutil.which("node")
-    if program is None:
-        pytest.skip("no node here, so the player's data is not checked outside a browser")
-
-    def run(*arguments: str) -> str:
-        done = subprocess.run([program, *arguments], capture_output=True, text=True, timeout=120)
-        assert done.returncode == 0, done.stdout + done.stderr
-        return done.stdout
-
-    return run
+    return run_node
 
 
 def test_unit_tests_in_node(node):
     node("--test", str(HERE / "data.test.mjs"))
 
 
-def test_joined_source_is_one_small_module(node, tmp_path):
-    source = player_source()
+@pytest.mark.parametrize("kind", KINDS)
+def test_joined_source_is_one_small_module(node, tmp_path, kind):
+    source = player_source(kind)
     (tmp_path / "player.mjs").write_text(source)
     node("--check", str(tmp_path / "player.mjs"))
-    assert "import " not in source
+    assert "import " not in source and "KINDS." in source
     assert len(source.encode()) < 50_000
 
 

@@ -7,6 +7,7 @@ only the new ones, and says in the keywords where the pages are. A model without
 from __future__ import annotations
 
 import functools
+import weakref
 from typing import Any
 
 import torch
@@ -16,7 +17,8 @@ from kvviz.cache.attention import Pages, plain_attention, window_mask
 from kvviz.cache.store import Slab
 from kvviz.errors import InvalidRequest
 
-NAME = "kvviz_paged"
+NAME, GATHERING = "kvviz_paged", "kvviz_paged_gathering"  # the second one never compiles
+_before: weakref.WeakKeyDictionary[Any, str] = weakref.WeakKeyDictionary()  # model -> its attention until attach()
 
 
 class Attached:
@@ -31,6 +33,7 @@ class Attached:
     def detach(self) -> None:
         """The attention that the model had before."""
         self.model.set_attn_implementation(self.before)
+        _before.pop(self.model, None)
 
 
 def attach(model: Any, compile: bool | None = None) -> Attached:
@@ -44,18 +47,19 @@ def attach(model: Any, compile: bool | None = None) -> Attached:
     _register()
     config = model.config.get_text_config(decoder=True)
     before = getattr(config, "_attn_implementation", None) or "eager"
-    if before == NAME:
-        before = getattr(config, "_kvviz_before", "eager")
+    if is_attached(config):
+        before = _before.get(model, "eager")
+    name = GATHERING if compile is False else NAME
     try:
-        model.set_attn_implementation(NAME)
+        model.set_attn_implementation(name)
     except (ValueError, NotImplementedError, RuntimeError) as error:
         raise InvalidRequest(f"the attention of {type(model).__name__} cannot be changed: {error}") from error
-    if config._attn_implementation != NAME:
+    if config._attn_implementation != name:
         raise InvalidRequest(
             f"transformers did not change the attention of {type(model).__name__}: a model class that is defined in a "
             "notebook cell must be moved into a file"
         )
-    config._kvviz_before, config._kvviz_compile = before, compile
+    _before[model] = before
     scattered = (
         "gathered"
         if compile is False
@@ -65,7 +69,7 @@ def attach(model: Any, compile: bool | None = None) -> Attached:
 
 
 def is_attached(config: Any) -> bool:
-    return getattr(config, "_attn_implementation", None) == NAME
+    return getattr(config, "_attn_implementation", None) in (NAME, GATHERING)
 
 
 @functools.cache
@@ -73,8 +77,9 @@ def _register() -> None:
     from transformers import AttentionInterface, AttentionMaskInterface
     from transformers.masking_utils import sdpa_mask
 
-    AttentionInterface.register(NAME, paged_attention)
-    AttentionMaskInterface.register(NAME, sdpa_mask)  # without it, no mask would come at all
+    for name in (NAME, GATHERING):
+        AttentionInterface.register(name, paged_attention)
+        AttentionMaskInterface.register(name, sdpa_mask)  # without it, no mask would come at all
 
 
 def paged_attention(
@@ -119,7 +124,9 @@ def _in_place(module: Any, query: torch.Tensor, pages: Pages, mask: torch.Tensor
     """Is FlexAttention the way? Decode steps over large scattered pages, where it can be compiled."""
     if query.shape[2] != 1 or pages.in_a_row or not isinstance(pages.store, Slab):
         return False
-    if pages.place.page_size < flex.SMALLEST or getattr(module.config, "_kvviz_compile", None) is False:
+    if pages.place.page_size < flex.SMALLEST or module.config._attn_implementation == GATHERING:
+        return False
+    if query.requires_grad:  # on CPUs it cannot go back
         return False
     if mask is not None and mask.dtype != torch.bool:
         return False
@@ -131,5 +138,6 @@ def _page_mask(slab: Slab, query: torch.Tensor) -> flex.PageMask:
     rows = query.shape[1] // slab.spec.kv_heads
     mask = slab.page_mask
     if mask is None or mask.pages != slab.pages or mask.logical.shape[0] != query.shape[0]:
-        mask = slab.page_mask = flex.PageMask(slab, query.shape[0], rows)
+        with torch.inference_mode(False):  # else no one outside that mode could write into it later
+            mask = slab.page_mask = flex.PageMask(slab, query.shape[0], rows)
     return mask

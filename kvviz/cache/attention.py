@@ -65,14 +65,16 @@ def running_softmax(
 
 
 def window_mask(queries: int, keys: int, window: int, mask: torch.Tensor | None, device: torch.device) -> torch.Tensor:
-    """Which keys each query sees: the newest query is also the newest key. Bool, [1 or batch, 1, queries, keys].
+    """Which keys each query sees: the newest query is also the newest key. [1 or batch, 1, queries, keys].
 
-    mask: what is masked besides, bool (True: seen) or None for causal.
+    mask: what is masked besides, bool (True: seen) or additive, and so is the result; None: causal, and bool.
     """
     query = torch.arange(keys - queries, keys, device=device)[:, None]
     key = torch.arange(keys, device=device)[None, :]
     seen = (key <= query) & (key > query - window)
-    return seen[None, None] if mask is None else mask & seen
+    if mask is None:
+        return seen[None, None]
+    return mask & seen if mask.dtype == torch.bool else mask.masked_fill(~seen, torch.finfo(mask.dtype).min)
 
 
 def plain_attention(
@@ -103,5 +105,5 @@ def plain_attention(
     if sinks is not None:
         column = sinks.reshape(1, -1, 1, 1).expand(query.shape[0], -1, query.shape[2], 1).to(scores.dtype)
         scores = torch.cat([scores, column], dim=-1)
-    weights = torch.softmax(scores.float(), dim=-1).to(query.dtype)
+    weights = torch.softmax(scores, -1, dtype=torch.promote_types(scores.dtype, torch.float32)).to(query.dtype)
     return weights[..., : keys.shape[2]] @ values

@@ -21,10 +21,10 @@ SMALLEST = 64  # tokens a page: measured on CPUs, below this a gather is as fast
 @functools.cache
 def compiled() -> Any:
     """torch's FlexAttention, compiled; None where nothing can compile it, with one warning that says so."""
-    from torch.nn.attention.flex_attention import flex_attention
-
-    flex = torch.compile(flex_attention, dynamic=False)
     try:
+        from torch.nn.attention.flex_attention import flex_attention
+
+        flex = torch.compile(flex_attention, dynamic=False)
         with torch.no_grad():
             probe = torch.zeros(1, 1, 16, 16)
             flex(probe, probe, probe)
@@ -55,7 +55,10 @@ class PageMask:
             mask_mod=self._mask_mod(), seq_lengths=(rows, self.pages * self.size), compute_q_blocks=False,
         )  # fmt: skip
         self._last: tuple[Place | None, torch.Tensor | None] = None, None
-        self.fresh = True  # nothing is compiled for it yet
+        self.modes: set[tuple[bool, bool]] = set()  # of autograd, in which it was compiled
+
+    def __deepcopy__(self, memo: Any) -> None:
+        """The mask function holds on to these very tensors, so a copy of the slab makes a mask of its own."""
 
     @staticmethod
     def _counts(batch: int, device: torch.device) -> torch.Tensor:
@@ -105,9 +108,10 @@ def decode(query: torch.Tensor, slab: Slab, layer: int, mask: PageMask, scale: f
     batch, heads, _, dim = query.shape
     folded = query.reshape(batch, slab.spec.kv_heads, heads // slab.spec.kv_heads, dim)
     keys, values = slab.keys[layer][None], slab.values[layer][None]
-    with _room_to_compile() if mask.fresh else contextlib.nullcontext():
+    mode = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
+    with contextlib.nullcontext() if mode in mask.modes else _room_to_compile():
         out = compiled()(folded, keys, values, block_mask=mask.block, scale=scale)
-    mask.fresh = False
+    mask.modes.add(mode)
     return out.reshape(batch, heads, 1, dim)
 
 

@@ -27,6 +27,11 @@ class Memory:
     users: int = 1
     stepping: PagedKVCache | None = None
 
+    def drop_free(self) -> None:
+        """Let go of the memory of free pages, but not within a step: its layers still read what slid out, or copy it."""
+        if self.stepping is None:
+            self.store.drop_free(self.pool)
+
 
 @dataclass
 class Step:
@@ -168,6 +173,22 @@ class PagedKVCache:
         short = self._short_of(tokens)
         return not short or self._may_grow(short)
 
+    def require(self, tokens: int, spec: CacheSpec | None = None) -> None:
+        """Raises PoolExhausted unless there is room for that many more tokens of each sequence.
+
+        spec: what the pool would be made of, where there is none yet.
+        """
+        short = self._short_of(tokens, spec)
+        if not short or self._may_grow(short):
+            return
+        why = f"no room for {tokens:,} more tokens of {self.spec.batch:,} sequence{'s' * (self.spec.batch > 1)}"
+        if self._memory:
+            raise self._memory.pool.refuse(short, why, self.capacity.advice())
+        raise PoolExhausted(
+            f"{why}: {short:,} page{'s' * (short > 1)} missing of a pool of {self._wanted_pages(spec):,}: "
+            f"{self.capacity.advice()}"
+        )
+
     def write(self, layer: int, keys: torch.Tensor, values: torch.Tensor) -> Step | None:
         """The first half of `append`; None where there is nothing to write."""
         self._living()
@@ -191,6 +212,7 @@ class PagedKVCache:
         """The second half: put the tokens into pages and return what their queries see."""
         assert self._memory is not None
         store = self._memory.store
+        keys, values = store.apart(layer, keys), store.apart(layer, values)
         if step.read:
             self.put(layer, step, keys, values)
             return store.read(layer, step.read, lasting=False)
@@ -204,18 +226,14 @@ class PagedKVCache:
     def put(self, layer: int, step: Step, keys: torch.Tensor, values: torch.Tensor) -> None:
         """Put the tokens into pages, and no more."""
         assert self._memory is not None
-        store = self._memory.store
-        if step.blank:
-            store.blank(layer, step.blank)
-        if step.copies:
-            store.copy(layer, step.copies)
+        self._prepare(layer, step)
         if step.written < step.tokens:
             keys, values = keys[:, :, -step.written :], values[:, :, -step.written :]
-        store.write(layer, step.write, keys, values)
+        self._memory.store.write(layer, step.write, keys, values)
         step.missing.discard(layer)
         if not step.missing:
             self._memory.stepping = None
-            store.drop_free(self._memory.pool)  # what slid out was still read in this step
+            self._memory.drop_free()
 
     def pages_of(self, layer: int, step: Step) -> Pages:
         """Where the queries of this step find what they may see."""
@@ -243,7 +261,8 @@ class PagedKVCache:
             self.cut = self.seen - keep
             for table in self.tables:
                 table.slide(self.cut)
-            self._memory and self._memory.store.drop_free(self._memory.pool)
+            if self._memory:
+                self._memory.drop_free()
 
     def rollback(self, tokens: int) -> None:
         """Drop the newest tokens. Also mends a step that an error left unfinished, if it takes back all of that.
@@ -251,18 +270,24 @@ class PagedKVCache:
         Raises InvalidRequest where fewer are stored.
         """
         self._living()
-        if natural("tokens", tokens) > self.length:
-            raise InvalidRequest(f"cannot roll back {tokens:,} tokens: {self.length:,} are stored")
-        if (step := self._open_step()) and tokens < step.tokens:
-            raise InvalidRequest(f"layers lack tokens of the open step: roll back all {step.tokens:,} of it")
+        step = self._open_step()
+        whole = step.tokens if step else 0  # may go also where it is longer than the window
+        if natural("tokens", tokens) > max(self._stored, whole):
+            raise InvalidRequest(f"cannot roll back {tokens:,} tokens: {self._stored:,} are stored")
+        if tokens < whole:
+            raise InvalidRequest(f"layers lack tokens of the open step: roll back all {whole:,} of it")
+        if step:  # pages that were shared before the step are copies now
+            for layer in step.missing:
+                self._prepare(layer, step)
         for table in self.tables:
-            table.rollback(tokens)
+            table.rollback(tokens, whole)
         self._close_step()
-        self._memory and self._memory.store.drop_free(self._memory.pool)
+        if self._memory:
+            self._memory.drop_free()
 
     def can_rollback(self, tokens: int) -> bool:
         """Would the next query, after that, still find all that its window holds?"""
-        if tokens > self.length:
+        if tokens > self._stored or ((step := self._open_step()) and tokens < step.tokens):
             return False
         needed = 0 if self.window is None else self.seen - tokens - self.window + 1
         return not self.tables or self.tables[0].first <= max(0, self.cut, needed)
@@ -313,6 +338,7 @@ class PagedKVCache:
         if self._memory is None:
             self.spec.batch = len(order)
             return
+        self._widen(len(order), self.past)
         pool = self._memory.pool
         pasts = [self.tables[int(source)].past() for source in order]
         held = [page for past in pasts for page in past.held]  # or a page could be free for a moment between two owners
@@ -326,17 +352,16 @@ class PagedKVCache:
         for page in held:
             pool.free(page)
         self.tables, self.spec.batch = tables, len(order)
-        self._memory.store.drop_free(pool)
+        self._memory.drop_free()
 
     def keep_past(self, tokens: int) -> None:
         """Keep so many tokens beyond the window, so that as many can be rolled back and the window is still whole."""
         self._living()
-        if self.window is None or tokens <= self.past:
+        if natural("tokens", tokens) <= self.past or self.window is None:
             return
+        if self._memory:
+            self._widen(self.spec.batch, tokens)
         self.past = tokens
-        if self._memory and (more := self._wanted_pages() - self._memory.pool.pages) > 0:
-            self._memory.store.extend(more)
-            self._memory.pool.extend(more)
 
     # invariants
 
@@ -362,15 +387,9 @@ class PagedKVCache:
             raise InvalidRequest(
                 f"a fork is in the middle of a step, {lacks} layers lack its tokens: finish or roll back that"
             )
-        short = self._short_of(tokens)
-        if short and not self._may_grow(short):
-            why = f"no room for {tokens:,} more tokens of {self.spec.batch:,} sequence{'s' * (self.spec.batch > 1)}"
-            if self._memory:
-                raise self._memory.pool.refuse(short, why, self.capacity.advice())
-            raise PoolExhausted(
-                f"{why}: {short:,} pages missing of a pool of {self._wanted_pages():,}: {self.capacity.advice()}"
-            )
-        memory = self._memory or self._take_pool(keys)
+        spec = self.spec if self._memory else replace(self.spec, dtype=keys.dtype, device=keys.device)
+        self.require(tokens, spec)
+        memory = self._memory or self._take_pool(spec)
         memory.store.reserve(memory.pool.needed(self.tables, tokens, self._keep(tokens)))
         if short := self._short_of(tokens):
             memory.pool.extend(short)
@@ -396,19 +415,18 @@ class PagedKVCache:
         return self._step
 
     def _partly_new(self, before: int, start: int) -> list[int]:
-        """Pages that begin to be used at token number `before` or later, and are not full."""
+        """Pages that this step took for tokens from number `before` on, and does not fill: it begins to write at `start`."""
         size, found = self.page_size, set()
         if self.seen % size and self.seen // size * size >= before:
             found.add(self.seen // size)
-        if start % size and start // size * size >= before:
+        if start % size and self.tables[0].first >= before:  # nothing old stayed, so this page is new, too
             found.add(start // size)
         return [table.pages[index] for table in self.tables for index in found]
 
-    def _take_pool(self, keys: torch.Tensor) -> Memory:
-        spec = replace(self.spec, dtype=keys.dtype, device=keys.device)
+    def _take_pool(self, spec: CacheSpec) -> Memory:
+        assert spec.device is not None
         pages = 1 if self.grow else self._wanted_pages(spec)
-        with torch.inference_mode(False):  # else no one outside that mode could write into it later
-            store = Loose(spec, self.page_size) if self.grow else Slab(spec, pages, self.page_size)
+        store = Loose(spec, self.page_size) if self.grow else Slab(spec, pages, self.page_size)
         info = PoolInfo(self.name, pages, self.page_size, spec.token_bytes, spec.layers, self.window, self.grow)
         pool = PagePool(pages, self.page_size, log=self.log, info=info)
         if not self.log.pools[1:]:
@@ -427,25 +445,48 @@ class PagedKVCache:
         """Number of the first token that stays stored after so many more."""
         return 0 if self.window is None else max(0, self.seen + tokens - self.window - self.past)
 
-    def _short_of(self, tokens: int) -> int:
-        """Pages missing for so many more tokens of each sequence."""
+    def _short_of(self, tokens: int, spec: CacheSpec | None = None) -> int:
+        """Pages missing for so many more tokens of each sequence. spec: what the pool would be made of."""
         if self._memory:
             return self._memory.pool.missing(self.tables, tokens, self._keep(tokens))
-        return max(0, self.spec.batch * pages_for(self._keep(tokens), tokens, self.page_size) - self._wanted_pages())
+        need = self.spec.batch * pages_for(self._keep(tokens), tokens, self.page_size)
+        return max(0, need - self._wanted_pages(spec))
 
     def _may_grow(self, pages: int) -> bool:
+        """So many more than there are; before the first append, than there may be."""
         if not self.grow:
             return False
-        return self.capacity.unsaid or (self.pool.pages if self.pool else 0) + pages <= self._wanted_pages()
+        return self.capacity.unsaid or (self.pool is not None and self.pool.pages + pages <= self._wanted_pages())
 
-    def _wanted_pages(self, spec: CacheSpec | None = None) -> int:
+    def _widen(self, batch: int, past: int) -> None:
+        """More pages, where tokens= of each of so many sequences take more. Raises OutOfMemory, and nothing has changed."""
+        assert self._memory is not None
+        more = self._wanted_pages(replace(self.spec, batch=batch), past) - self._memory.pool.pages
+        if more > 0 and not self.grow:
+            self._memory.store.extend(more)
+            self._memory.pool.extend(more)
+
+    def _wanted_pages(self, spec: CacheSpec | None = None, past: int | None = None) -> int:
         spec = spec or self.spec
-        stored = None if self.window is None else self.window + self.past
+        stored = None if self.window is None else self.window + (self.past if past is None else past)
         return self.capacity.of_pool(self.page_size, self.page_size * spec.token_bytes, spec.batch, stored)
+
+    def _prepare(self, layer: int, step: Step) -> None:
+        """Pages that the step took are to be cleared, or copied from those that were shared, before they are written."""
+        assert self._memory is not None
+        if step.blank:
+            self._memory.store.blank(layer, step.blank)
+        if step.copies:
+            self._memory.store.copy(layer, step.copies)
 
     def _place(self, low: int, high: int) -> Place:
         assert self.spec.device is not None
         return place(self.tables, low, high, self.spec.device)
+
+    @property
+    def _stored(self) -> int:
+        """Tokens in pages: more than are visible after keep_past."""
+        return self.tables[0].length if self.tables else 0
 
     def _open_step(self) -> Step | None:
         return self._step if self._step and self._step.missing else None
@@ -459,7 +500,7 @@ class PagedKVCache:
         assert self._memory is not None
         for table in tables:
             table.free()
-        self._memory.store.drop_free(self._memory.pool)
+        self._memory.drop_free()
 
     def _between_steps(self, verb: str) -> None:
         self._living()

@@ -157,6 +157,9 @@ class PageLog:
         self.marks: list[tuple[int, str]] = []  # (events before it, name)
         self._rows = array("i")
         self._sequences: list[int] = []  # of each pool: how many there have been
+        # of each pool: how long the log was, and what was found then
+        self._entries: dict[int, tuple[int, Entries]] = {}
+        self._lengths: dict[int, tuple[int, Lengths]] = {}
 
     def __len__(self) -> int:
         return len(self._rows) // 7
@@ -201,6 +204,8 @@ class PageLog:
 
     def entries(self, pool: int = 0) -> Entries:
         """The table entries that ever were in a pool, sorted by birth."""
+        if self._entries.get(pool, (-1,))[0] == len(self):
+            return self._entries[pool][1]
         e = self.events
         rows: list[list[int]] = []
         there: dict[tuple[int, int], int] = {}  # (sequence, index) -> its row
@@ -212,10 +217,14 @@ class PageLog:
             if e.action[i] in born:
                 there[place] = len(rows)
                 rows.append([int(e.page[i]), *place, i, len(e.action)])
-        return Entries(*np.array(rows, "i8").reshape(-1, 5).T)
+        found = Entries(*np.array(rows, "i8").reshape(-1, 5).T)
+        self._entries[pool] = len(self), found
+        return found
 
     def lengths(self, pool: int = 0) -> Lengths:
         """Each change of a sequence's length or of its first visible token, in order."""
+        if self._lengths.get(pool, (-1,))[0] == len(self):
+            return self._lengths[pool][1]
         e = self.events
         now: dict[int, tuple[int, int]] = {}
         rows = []
@@ -231,7 +240,9 @@ class PageLog:
                 length = -1 if action == PageAction.END else tokens
             now[sequence] = length, first
             rows.append((i, sequence, length, first))
-        return Lengths(*np.array(rows, "i8").reshape(-1, 4).T)
+        found = Lengths(*np.array(rows, "i8").reshape(-1, 4).T)
+        self._lengths[pool] = len(self), found
+        return found
 
     def at(self, i: int, pool: int = 0) -> PoolState:
         """The state of a pool after i events, 0 … len(log). Raises InvalidRequest for another i or pool."""
@@ -259,8 +270,9 @@ class PageLog:
             start, first = index * info.page_size, firsts[sequence]
             if info.window is not None:
                 first = max(first, lengths[sequence] - info.window)
-            low[page] = min(low[page], max(0, first - start))
-            high[page] = max(high[page], min(info.page_size, lengths[sequence] - start))
+            begin, end = max(0, first - start), min(info.page_size, lengths[sequence] - start)
+            if begin < end:  # a page may be kept beyond the window
+                low[page], high[page] = min(low[page], begin), max(high[page], end)
         empty = high <= low
         low[empty] = high[empty] = 0
         return PoolState(

@@ -171,6 +171,7 @@ class PagePool:
 
         A dict looks up by hash and then compares, so the tokens are equal; and `before` makes all earlier ones equal.
         """
+        tokens = [int(t) for t in tokens]
         found: list[Known] = []
         for start in range(0, len(tokens) - self.page_size + 1, self.page_size):
             before = found[-1].number if found else 0
@@ -199,9 +200,11 @@ class PagePool:
             table.check()
             entries.update(page for page in table.pages if page != NULL)
         free = list(self._free)
-        if len(free) != self._free.count or len(set(free)) != len(free):
+        marked = sum(page in self._free for page in range(self.pages))
+        if not len(free) == len(set(free)) == self._free.count == marked:
             raise CorruptCache(
-                f"the free list holds {len(free)} entries, {len(set(free))} pages, counts {self._free.count}"
+                f"the free list holds {len(free)} entries, {len(set(free))} pages, counts {self._free.count}, "
+                f"and {marked} pages are marked as free"
             )
         for page in range(self.pages):
             if self._references[page] != entries[page]:
@@ -217,3 +220,5 @@ class PagePool:
         for prefix, known in self._found.items():
             if self._prefixes[known.page] != prefix:
                 raise CorruptCache(f"page {known.page} is found under tokens that it does not hold")
+        if (held := sum(prefix is not None for prefix in self._prefixes)) != len(self._found):
+            raise CorruptCache(f"{held} pages are remembered, {len(self._found)} of them can be found")

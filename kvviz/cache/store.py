@@ -8,7 +8,7 @@ ways to lay pages out were measured to be slower.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -49,12 +49,13 @@ class Place:
 
     def rows(self, kv_heads: int, pages: int) -> torch.Tensor:
         """[sequences · kv_heads · pages] row of each page where slabs are seen as [kv_heads · pages, …]."""
-        if self._rows is None:
+        if pages not in self._rows:  # slabs may be extended within a step
             heads = torch.arange(kv_heads)[None, :, None] * pages
-            self._rows = (torch.tensor(self.pages, dtype=torch.long)[:, None, :] + heads).reshape(-1).to(self.device)
-        return self._rows
+            rows = torch.tensor(self.pages, dtype=torch.long)[:, None, :] + heads
+            self._rows[pages] = rows.reshape(-1).to(self.device)
+        return self._rows[pages]
 
-    _rows: torch.Tensor | None = None
+    _rows: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 def place(tables: Sequence[PageTable], low: int, high: int, device: torch.device) -> Place:
@@ -78,20 +79,24 @@ class Slab:
     def __init__(self, spec: CacheSpec, pages: int, page_size: int):
         assert spec.dtype is not None and spec.device is not None
         self.spec, self.page_size, self.pages = spec, page_size, pages
-        self.keys, self.values = self._new(pages), self._new(pages)
+        self.keys, self.values = self._new(pages)
         self._scratch: list[torch.Tensor] = []
         self.page_mask: PageMask | None = None  # what FlexAttention reads these pages by, once it does
 
-    def _new(self, pages: int) -> list[torch.Tensor]:
+    def _new(self, pages: int) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+        """Keys and values of all layers are views of one allocation: an allocator rounds up once, not for each slab."""
         spec = self.spec
         wanted = pages * self.page_size * spec.token_bytes  # keys and values
         refuse_more_than_memory(wanted, spec.device)
-        shape = spec.kv_heads, pages * self.page_size, spec.head_dim
+        shape = 2, spec.layers, spec.kv_heads, pages * self.page_size, spec.head_dim
         try:
-            # zeros for the same reason as `blank`
-            return [torch.zeros(shape, dtype=spec.dtype, device=spec.device) for _ in range(spec.layers)]
+            with torch.inference_mode(False):  # else no one outside that mode could write into it later
+                # zeros for the same reason as `blank`
+                whole = torch.zeros(shape, dtype=spec.dtype, device=spec.device)
+                keys, values = ([kind[layer] for layer in range(spec.layers)] for kind in (whole[0], whole[1]))
         except RuntimeError as error:  # torch.OutOfMemoryError is one
             raise OutOfMemory(f"a pool of {wanted:,} bytes does not fit on {spec.device}: {error}") from error
+        return keys, values
 
     @property
     def held_bytes(self) -> int:
@@ -108,11 +113,11 @@ class Slab:
 
     def extend(self, pages: int) -> None:
         """More pages: new slabs, and what the old ones hold is copied."""
-        old_keys, old_values = self.keys, self.values
-        self.pages += pages
-        self.keys, self.values = self._new(self.pages), self._new(self.pages)
-        for old, new in zip([*old_keys, *old_values], [*self.keys, *self.values], strict=True):
+        pages += self.pages
+        keys, values = self._new(pages)
+        for old, new in zip([*self.keys, *self.values], [*keys, *values], strict=True):
             new[:, : old.shape[1]] = old
+        self.keys, self.values, self.pages = keys, values, pages
 
     def check(self, pool: PagePool, settled: bool = True) -> None:
         """Raises CorruptCache unless the slabs have as many pages as the pool."""
@@ -135,6 +140,11 @@ class Slab:
                         :, source * size + low : source * size + high
                     ]
 
+    def apart(self, layer: int, states: torch.Tensor) -> torch.Tensor:
+        """`states`, copied if it is a view of the slabs about to be written, as `read` gives them."""
+        own = (slab.untyped_storage()._cdata for slab in (self.keys[layer], self.values[layer]))
+        return states.clone() if states.untyped_storage()._cdata in own else states
+
     def write(self, layer: int, at: Place, keys: torch.Tensor, values: torch.Tensor) -> None:
         """keys, values: [sequences, kv_heads, tokens, head_dim]."""
         for slab, states in ((self.keys[layer], keys), (self.values[layer], values)):
@@ -156,7 +166,8 @@ class Slab:
         if not self._scratch or self._scratch[0].shape[0] < width:
             self._scratch = []  # the old ones go before the new ones come
             room = len(at.pages) * self.spec.kv_heads * (len(at.pages[0]) + max(1, 256 // self.page_size))
-            self._scratch = [self.keys[0].new_empty(room, self.page_size * self.spec.head_dim) for _ in range(2)]
+            with torch.inference_mode(False):
+                self._scratch = [self.keys[0].new_empty(room, self.page_size * self.spec.head_dim) for _ in range(2)]
         return (
             self._gather(self.keys[layer], at, self._scratch[0][:width]),
             self._gather(self.values[layer], at, self._scratch[1][:width]),
@@ -165,7 +176,7 @@ class Slab:
     def _view(self, slab: torch.Tensor, at: Place) -> torch.Tensor:
         heads, slots, dim = slab.shape
         size = len(at.pages), heads, at.tokens, dim
-        return slab.as_strided(size, (at.stride * dim, slots * dim, dim, 1), at.start * dim)
+        return slab.as_strided(size, (at.stride * dim, slots * dim, dim, 1), slab.storage_offset() + at.start * dim)
 
     def _gather(self, slab: torch.Tensor, at: Place, out: torch.Tensor | None) -> torch.Tensor:
         """One copy of whole pages in order, and of it the wanted tokens."""
@@ -224,6 +235,10 @@ class Loose:
 
     def blank(self, layer: int, pages: Iterable[int]) -> None:
         """What is not written is not read."""
+
+    def apart(self, layer: int, states: torch.Tensor) -> torch.Tensor:
+        """What `read` gives is never a view."""
+        return states
 
     def copy(self, layer: int, copies: Iterable[Copy]) -> None:
         for source, target, low, high in copies:

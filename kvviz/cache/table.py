@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Sequence, Sized
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvviz.cache.pagelog import NULL, PageAction
 from kvviz.cache.spec import natural
-from kvviz.errors import CorruptCache, InvalidRequest, SequenceFreed
+from kvviz.errors import CorruptCache, InvalidRequest, SequenceFreed, UnknownPage
 
 if TYPE_CHECKING:
     from kvviz.cache.pages import PagePool
@@ -79,7 +79,8 @@ class PageTable:
 
     def leaving(self, tokens: int, keep: int | None = None) -> list[int]:
         """Pages that the table lets go of before it takes new ones."""
-        return [page for page in self.pages[: self._leave(self._keep(keep))] if page != NULL] if tokens else []
+        begin, end = self.first // self.pool.page_size, self._leave(self._keep(keep))
+        return [page for page in self.pages[begin:end] if page != NULL] if tokens else []
 
     def writes_into(self, keep: int | None = None) -> int:
         """The last page if it has room and stays, else NULL."""
@@ -89,7 +90,8 @@ class PageTable:
     def can_append(self, tokens: int, keep: int | None = None) -> bool:
         """Would `append` succeed?"""
         self._living()
-        return not self.pool.missing([self], natural("tokens", tokens), keep)
+        self._sound(natural("tokens", tokens), keep)
+        return not self.pool.missing([self], tokens, keep)
 
     # verbs
 
@@ -100,8 +102,9 @@ class PageTable:
         slot. None keeps all. Returns what must be copied first. Raises PoolExhausted, and nothing has changed.
         """
         self._living()
-        ids = None if hasattr(tokens, "__index__") else [int(t) for t in tokens]
-        count = natural("tokens", tokens if ids is None else len(ids))
+        ids = [int(t) for t in tokens] if isinstance(tokens, Sized) else None  # one id is no number of tokens
+        count = natural("tokens", tokens) if ids is None else len(ids)
+        self._sound(count, keep)
         if missing := self.pool.missing([self], count, keep):
             raise self.pool.refuse(missing, f"no room for {count:,} more token{'s' if count > 1 else ''}")
         return self.extend(count, keep, ids)
@@ -133,6 +136,8 @@ class PageTable:
                 log.add(PageAction.ALLOCATE, pool.number, self.pages[index], self.sequence, index)
             reached = min(end, (index + 1) * size)
             log.add(PageAction.WRITE, pool.number, self.pages[index], self.sequence, index, reached)
+        if start > self.first and (pool.info.window is None or start > end - pool.info.window):
+            log.add(PageAction.FIRST, pool.number, sequence=self.sequence, tokens=start)
         known = len(self._keys) * size + len(self._tail) == self.seen
         self.seen, self.first = end, start
         if ids is not None and known and not start:
@@ -154,14 +159,18 @@ class PageTable:
         self.first = first
         self.pool.log.add(PageAction.FIRST, self.pool.number, sequence=self.sequence, tokens=first)
 
-    def rollback(self, tokens: int) -> None:
-        """Drop the newest. Raises InvalidRequest where there are not so many."""
+    def rollback(self, tokens: int, step: int = 0) -> None:
+        """Drop the newest. Raises InvalidRequest where there are not so many.
+
+        step: tokens of the last append; it may go whole, also where its first ones got no slot.
+        """
         self._living()
-        if natural("tokens", tokens) > self.length:
+        if natural("tokens", tokens) > max(self.length, step):
             raise InvalidRequest(f"cannot roll back {tokens:,} tokens: {self.length:,} are stored")
         if not tokens:
             return
         seen = self.seen - tokens
+        before, self.first = self.first, min(self.first, seen)
         entries = -(-seen // self.pool.page_size)
         for index in reversed(range(len(self.pages))):
             if index >= entries or seen == self.first:  # a page that nobody reads is not kept
@@ -172,7 +181,7 @@ class PageTable:
         self._tail = []
         log, number = self.pool.log, self.pool.number
         log.add(PageAction.LENGTH, number, sequence=self.sequence, tokens=seen)
-        if self.first:  # a window that could not move back
+        if before:  # a window that could not move back
             log.add(PageAction.FIRST, number, sequence=self.sequence, tokens=self.first)
 
     def fork(self) -> PageTable:
@@ -191,6 +200,8 @@ class PageTable:
         self._living()
         number, log = self.pool.number, self.pool.log
         new = [(k, page) for k, page in enumerate(past.pages) if page != NULL and self.pages[k : k + 1] != [page]]
+        if gone := [page for _, page in new if self.pool.is_free(page)]:
+            raise UnknownPage(f"pages {gone} of that past are free: nobody held them")
         for _, page in new:
             self.pool.retain(page)
         for index in reversed(range(len(self.pages))):
@@ -200,7 +211,7 @@ class PageTable:
             log.add(PageAction.SHARE, number, page, self.sequence, index)
         if self.seen != past.seen:
             log.add(PageAction.LENGTH, number, sequence=self.sequence, tokens=past.seen)
-        if self.first != past.first:
+        if self.first != past.first or (past.first and self.seen != past.seen):
             log.add(PageAction.FIRST, number, sequence=self.sequence, tokens=past.first)
         self.pages, self.seen, self.first, self.row = list(past.pages), past.seen, past.first, past.row
         self._keys, self._tail = list(past.keys), list(past.tail)
@@ -249,6 +260,10 @@ class PageTable:
                 raise CorruptCache(
                     f"sequence {self.sequence} has {what} for tokens {index * size} … {index * size + size - 1}"
                 )
+
+    def _sound(self, tokens: int, keep: int | None) -> None:
+        if tokens and keep is not None and natural("keep", keep) >= self.seen + tokens:
+            raise InvalidRequest(f"keep={keep:,} leaves none of {self.seen + tokens:,} tokens")
 
     def _keep(self, keep: int | None) -> int:
         return self.first if keep is None else max(self.first, keep)

@@ -6,6 +6,8 @@ one window) share a PagedKVCache. All of them write into one PageLog.
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -18,7 +20,7 @@ from kvviz.cache.capacity import USUAL_TOKENS, Capacity, most_pages
 from kvviz.cache.paged import PagedKVCache
 from kvviz.cache.pagelog import PageLog
 from kvviz.cache.spec import positive
-from kvviz.errors import InvalidRequest, PoolExhausted, SequenceFreed
+from kvviz.errors import InvalidRequest, OutOfMemory, PoolExhausted, SequenceFreed
 
 SLIDING = ("sliding_attention", "chunked_attention")
 ROLLBACK = 128  # tokens beyond a window that are kept while generate() drafts and takes back
@@ -74,9 +76,24 @@ def _windows(config: Any) -> list[int | None]:
         )
         extras = [{"sliding_window": own} if kind in SLIDING else {} for kind in types]
     for layer, kind in enumerate(types):
+        if kind == "dummy":  # it takes over those of an earlier layer, or has no attention
+            raise InvalidRequest(f"layer {layer} has no keys and values of its own")
         if kind not in ("full_attention", *SLIDING):
             raise InvalidRequest(f"layer {layer} is of type {kind}, which has no keys and values to page")
     return [extra.get("sliding_window") for extra in extras]
+
+
+def _share(total: int, prices: Sequence[int], needs: dict[int, float]) -> dict[int, int]:
+    """Pages for each of `needs` at its price: as many for all, but for nobody more than it needs."""
+    given: dict[int, int] = {}
+    while waiting := needs.keys() - given.keys():
+        each = total // sum(prices[k] for k in waiting)
+        modest = [k for k in waiting if needs[k] <= each]
+        given.update((k, int(needs[k])) for k in modest)
+        total -= sum(prices[k] * given[k] for k in modest)
+        if not modest:
+            given.update(dict.fromkeys(waiting, each))
+    return given
 
 
 @dataclass
@@ -104,25 +121,26 @@ class PagedLayer(CacheLayerMixin):
         return f"PagedLayer({self.group.name})"
 
     def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.owner.prepare(self.group, key_states)
+        self.owner.prepare(self.group, key_states[:, :, :0])
         self.is_initialized = True
 
     def update(
         self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
     ) -> tuple[torch.Tensor, torch.Tensor]:
         """Put new tokens into pages; return what their queries may see, or leave word for kvviz's own attention."""
-        cache, given = self.owner.prepare(self.group, key_states), key_states.dtype
+        extra = kwargs.get("kwargs") if self.owner.attached else None  # of the attention function, since 5.24
+        given = key_states.dtype
+        try:
+            cache = self.owner.prepare(self.group, key_states, self.number, ours=extra is not None)
+            keys, values = key_states.to(cache.spec.dtype), value_states.to(cache.spec.dtype)
+            step = cache.write(self.number, keys, values)
+        except (OutOfMemory, PoolExhausted):
+            self.owner.undo_first(self.group)
+            raise
         self.is_initialized = True
-        keys, values = (s.to(cache.spec.dtype) if cache.spec.dtype else s for s in (key_states, value_states))
-        extra = kwargs.get("kwargs")  # of the attention function; transformers passes it since 5.24
-        if not self.owner.attached or extra is None:
-            self.owner.refuse_unmasked(self.group, keys.shape[2])
-            keys, values = cache.append(self.number, keys, values)
-            return keys.to(given), values.to(given)
-        step = cache.write(self.number, keys, values)
-        if self.owner.masks(self.group):
+        if extra is not None and self.owner.masks(self.group):
             extra["kv_window"] = self.group.window
-        if step is None or step.read is None or keys.dtype != given:
+        if extra is None or step is None or step.read is None or keys.dtype != given:
             keys, values = cache.get_all(self.number) if step is None else cache.read(self.number, step, keys, values)
             return keys.to(given), values.to(given)
         cache.put(self.number, step, keys, values)
@@ -182,6 +200,13 @@ class PagedCache(Cache):
             group.layers.append(number)
         super().__init__(layers=layers)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> PagedCache:
+        """A cache with pages of its own, for another continuation by the same model."""
+        memo[id(self.config)] = self.config  # says whether the model is attached
+        other = memo[id(self)] = PagedCache.__new__(PagedCache)
+        other.__dict__.update(copy.deepcopy(self.__dict__, memo))
+        return other
+
     def __repr__(self) -> str:
         held = "freed" if self._freed else f"{self.get_seq_length():,} tokens, holds {self.held_bytes:,} bytes"
         return f"<PagedCache: {' + '.join(f'{len(g.layers)} × {g.name}' for g in self.groups)}; {held}>"
@@ -237,18 +262,39 @@ class PagedCache(Cache):
             cache.reset()
 
     def crop(self, tokens_to_remove: int) -> None:
-        """Drop the newest tokens: -3 drops three, and more than there are empties the cache."""
+        """Drop the newest tokens: -3 drops three, and more than there are empties the cache.
+
+        Also mends a step that an error left unfinished, if it takes back all of that.
+        """
         if tokens_to_remove > 0:
             raise InvalidRequest(f"crop takes 0 or a negative number of tokens to remove, got {tokens_to_remove}")
+        lengths = [layer.get_seq_length() for layer in self.layers]
+        left = max(0, max(lengths) + int(tokens_to_remove))
+        if left > min(lengths):
+            raise InvalidRequest(
+                f"an error left a step of {max(lengths) - min(lengths):,} tokens unfinished: take back all of it"
+            )
         for cache in self._caches():
-            count = min(-tokens_to_remove, cache.length)
-            if count and not cache.can_rollback(count) and count < cache.seen:
+            if left and cache.seen > left and not cache.can_rollback(cache.seen - left):
                 raise InvalidRequest(
-                    f"{count:,} tokens cannot be taken back: the window of {cache.window:,} has moved on. "
-                    "activate_past_recording() before the first tokens keeps what is needed"
+                    f"{-tokens_to_remove:,} tokens cannot be taken back: {self._why_not(cache)}. "
+                    "Nothing has changed; reset() empties the cache"
                 )
         for cache in self._caches():
-            cache.rollback(min(-tokens_to_remove, cache.length))
+            if not left:
+                cache.reset()
+            elif cache.seen > left:
+                cache.rollback(cache.seen - left)
+
+    def _why_not(self, cache: PagedKVCache) -> str:
+        if cache.window is None or cache.cut:
+            return f"{cache.length:,} are stored"
+        if cache.past:
+            return f"{cache.past:,} are kept beyond the window of {cache.window:,}"
+        return (
+            f"the window of {cache.window:,} has moved on. activate_past_recording() before the first tokens keeps "
+            "what is needed"
+        )
 
     def reorder_cache(self, beam_idx: torch.Tensor) -> None:
         for cache in self._caches():
@@ -279,57 +325,91 @@ class PagedCache(Cache):
         """Is the group's window ours, and unknown to the model's masks?"""
         return group.window != self._own[group.layers[0]]
 
-    def refuse_unmasked(self, group: Group, tokens: int) -> None:
+    def prepare(self, group: Group, keys: torch.Tensor, number: int = 0, ours: bool = True) -> PagedKVCache:
+        """The group's cache, made now for the first tokens, or for the first of a batch of another size.
+
+        The first layer that a step reaches asks for the layers of all types, so that a refusal changes none.
+        number: of the layer in its group. ours: does kvviz's own attention read what comes?
+        """
+        if self._freed:
+            raise SequenceFreed("this cache was freed")
+        batch, heads, tokens, size = keys.shape
+        if group.cache is None or (group.cache.spec.batch != batch and not group.cache.seen):
+            self._make(keys)
+        cache = group.cache
+        assert cache is not None
+        if not cache.pool and (cache.spec.kv_heads, cache.spec.head_dim) != (heads, size):
+            cache.spec.kv_heads, cache.spec.head_dim = heads, size  # not like the first layer's
+            self._share_out([other.cache for other in self.groups if other.cache])
+        if cache.seen_by(number) == cache.seen:  # a step begins
+            for other in self.groups:
+                ahead = other.cache.seen - cache.seen if other.cache else 0
+                if ahead not in (0, tokens):
+                    raise InvalidRequest(
+                        f"an error left a step of {abs(ahead):,} tokens unfinished: crop(-{abs(ahead)}) takes it back"
+                    )
+                if other.cache and not ahead:  # it does not have this step yet
+                    if not ours:
+                        self._refuse_unmasked(other, tokens)
+                    if other is not group:  # which asks for itself
+                        other.cache.require(tokens)
+        return cache
+
+    def undo_first(self, group: Group) -> None:
+        """No room for the first tokens in one group: the others, which may have them already, forget them, too."""
+        if not group.cache or not group.cache.seen:
+            self.reset()
+
+    def _refuse_unmasked(self, group: Group, tokens: int) -> None:
         if tokens > 1 and self.masks(group) and group.cache and group.cache.seen + tokens > (group.window or 0):
             raise InvalidRequest(
                 f"this model does not mask a window of {group.window:,} by itself, and is no longer attached: "
                 "kvviz.attach(model) again"
             )
 
-    def prepare(self, group: Group, keys: torch.Tensor) -> PagedKVCache:
-        """The group's cache, made now if these are its first tokens, or the first of a batch of another size."""
-        if self._freed:
-            raise SequenceFreed("this cache was freed")
-        cache, batch = group.cache, int(keys.shape[0])
-        if cache and (cache.spec.batch == batch or cache.seen):
-            return cache
-        if cache:  # empty after a reset
-            if group is self.groups[0]:
-                self.log = PageLog()
-            cache.free()
-        share = self._share(group, batch, keys)
-        made = PagedKVCache(
-            len(group.layers), int(keys.shape[1]), int(keys.shape[3]), self.page_size, window=group.window, batch=batch,
-            dtype=self.dtype, grow=self.grow, log=self.log, name=group.name,
-        )  # fmt: skip
-        made.capacity = share
-        if self.recording:
-            made.keep_past(ROLLBACK)
-        group.cache = made
-        return made
+    def _make(self, keys: torch.Tensor) -> None:
+        """An empty cache for each group, all with the heads of these keys until their own come."""
+        batch, heads, _, size = keys.shape
+        made = []
+        for group in self.groups:
+            cache = PagedKVCache(
+                len(group.layers), heads, size, self.page_size, window=group.window, batch=batch,
+                dtype=self.dtype or keys.dtype, grow=self.grow, name=group.name,
+            )  # fmt: skip
+            if self.recording:
+                cache.keep_past(ROLLBACK)
+            made.append(cache)
+        self._share_out(made)
+        for old in self._caches():
+            old.free()
+        if self.log.pools:
+            self.log = PageLog()
+        for group, cache in zip(self.groups, made, strict=True):
+            group.cache, cache.log = cache, self.log
 
-    def _share(self, group: Group, batch: int, keys: torch.Tensor) -> Capacity:
-        """Pages of one group. Windows take what they need at most, full attention gets the rest."""
+    def _share_out(self, caches: Sequence[PagedKVCache]) -> None:
+        """Pages of each group without a pool: as many for all, but windows no more than they need."""
         named = self.capacity.named
         if named == "tokens":
-            return self.capacity
-        unit = 1 if named == "pages" else self._page_bytes(group, keys)
-        past = ROLLBACK if self.recording else 0
-        need = [batch * most_pages(g.window + past, self.page_size) if g.window else 0 for g in self.groups]
-        costs = [
-            n * (1 if named == "pages" else self._page_bytes(g, keys)) for g, n in zip(self.groups, need, strict=True)
-        ]
+            for cache in caches:
+                cache.capacity = self.capacity
+            return
         total = getattr(self.capacity, named)
-        mine = self.groups.index(group)
-        left = (total - sum(costs) + costs[mine]) // unit if need[mine] == 0 else min(need[mine], total // unit)
-        wish = f"{named}={total:,}"
-        if left < 1:
-            raise PoolExhausted(f"{wish} leave no page for {group.name}: its windows alone take {sum(costs):,}")
-        return Capacity(pages=left, wish=wish)
-
-    def _page_bytes(self, group: Group, keys: torch.Tensor) -> int:
-        size = (self.dtype or keys.dtype).itemsize
-        return 2 * len(group.layers) * int(keys.shape[1]) * int(keys.shape[3]) * size * self.page_size
+        wish, rest, needs = f"{named}={total:,}", total, {}
+        prices = [1 if named == "pages" else cache.spec.token_bytes * self.page_size for cache in caches]
+        for k, cache in enumerate(caches):
+            if cache.pool:
+                rest -= prices[k] * cache.pool.pages
+            else:
+                stored = None if cache.window is None else cache.window + cache.past
+                needs[k] = math.inf if stored is None else cache.spec.batch * most_pages(stored, self.page_size)
+        for k, pages in _share(rest, prices, needs).items():
+            if pages < 1:
+                raise PoolExhausted(
+                    f"{wish} leave no page for {caches[k].name}, where a page of each type of layers takes "
+                    f"{sum(prices):,}: raise {wish}"
+                )
+            caches[k].capacity = Capacity(pages=pages, wish=wish)
 
     def _caches(self) -> list[PagedKVCache]:
         return [group.cache for group in self.groups if group.cache]

@@ -70,9 +70,20 @@ class Exercise:
 
 def exercise(number: str) -> Exercise:
     """The exercise of that number, "00.1" for the first one of notebook 00. Raises InvalidRequest for an unknown one."""
-    from kvviz.exercises import allocator, cache_grows, fragmentation, start_here
+    from kvviz.exercises import (
+        allocator,
+        cache_grows,
+        fragmentation,
+        page_size,
+        pages,
+        reading_pages,
+        real_model,
+        start_here,
+        windows,
+    )
 
-    known = {e.number: e for lesson in (start_here, cache_grows, allocator, fragmentation) for e in lesson.exercises()}
+    lessons = start_here, cache_grows, allocator, fragmentation, windows, pages, page_size, real_model, reading_pages
+    known = {e.number: e for lesson in lessons for e in lesson.exercises()}
     if number not in known:
         raise InvalidRequest(f"no exercise {number!r}; there are {', '.join(sorted(known))}")
     return known[number]

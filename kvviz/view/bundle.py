@@ -6,20 +6,33 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from kvviz.view.squeeze import squeeze
+
 # each file after those it imports from
-MODULES = ("format", "dom", "layout", "data", "theme", "style", "blocks", "timeline", "controls", "mount", "boot")
+_BEFORE = ("format", "dom", "kinds", "data", "theme", "draw", "style")
+_OF = {
+    "blocks": ("blockmodel", "layout", "blocks"),
+    "timeline": ("blockmodel",),
+    "pages": ("pagereplay", "pagemodel", "pagelayout", "pagegrid", "pagetables", "pagetips", "pages"),
+}
+_AFTER = ("timeline", "controls", "mount", "boot")
+KINDS = tuple(_OF)
 
 
 @cache
-def player_source() -> str:
-    """The joined module, without imports, comments and indentation."""
+def player_source(kind: str) -> str:
+    """The joined module for one kind of picture, without imports, and squeezed."""
     folder = files(__package__) / "player"
-    return "\n".join(_bare((folder / f"{name}.js").read_text(encoding="utf-8")) for name in MODULES)
+    names = (*_BEFORE, *_OF[kind], *_AFTER)
+    return "\n".join(_joined((folder / f"{name}.js").read_text(encoding="utf-8")) for name in names)
 
 
-def _bare(source: str) -> str:
+@cache
+def shell_source(name: str) -> str:
+    """A file that builds on the joined module, squeezed, to stand behind it."""
+    return _joined((files(__package__) / "player" / f"{name}.js").read_text(encoding="utf-8"))
+
+
+def _joined(source: str) -> str:
     source = re.sub(r"^import .*;\n", "", source, flags=re.MULTILINE)
-    source = re.sub(r"^export (async |)(class|const|function)", r"\1\2", source, flags=re.MULTILINE)
-    source = re.sub(r"^ *//.*\n| +// .*$", "", source, flags=re.MULTILINE)
-    source = re.sub(r"^ */\*\*.*?\*/\n", "", source, flags=re.MULTILINE | re.DOTALL)
-    return re.sub(r"^ +|\n(?=\n)", "", source, flags=re.MULTILINE)
+    return squeeze(re.sub(r"^export (async |)(class|const|function)", r"\1\2", source, flags=re.MULTILINE))

@@ -9,7 +9,7 @@ import html
 import json
 import os
 import sys
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,26 +26,33 @@ PLOTLY_MIME = "application/vnd.plotly.v1+json"
 class View:
     """A picture. Put it last in a cell to see it.
 
-    title, words: what it is, and what it shows in words. png: the still picture, bytes. One of `data` (a packed
-    buffer: the player plays it) and `figure` (plotly draws it).
+    title, words: what it is, and what it shows in words. png: the still picture, bytes, or a function that draws it when
+    it is first looked at. One of `data` (a packed buffer: the player plays it) and `figure` (plotly draws it). kind: of
+    the data, see bundle.py.
     """
 
     def __init__(
         self,
         title: str,
         words: str,
-        png: bytes,
+        png: bytes | Callable[[], bytes],
         *,
         data: bytes | None = None,
+        kind: str = "blocks",
         figure: go.Figure | None = None,
         options: dict[str, Any] | None = None,
     ):
-        self.title, self.words, self.png = title, words, png
-        self.data, self.figure = data, figure
+        self.title, self.words, self._png = title, words, png
+        self.data, self.kind, self.figure = data, kind, figure
         self._options = options or {}
 
     def __repr__(self) -> str:
         return f"<View: {self.title}. {self.words}>"
+
+    @cached_property
+    def png(self) -> bytes:
+        """The still picture."""
+        return self._png() if callable(self._png) else self._png
 
     @cached_property
     def html(self) -> str:
@@ -57,7 +64,7 @@ class View:
         name = hashlib.sha256(self.data + options.encode()).hexdigest()[:12]
         return (
             f'<div class="kvviz-player" data-kvviz="{name}">{_still(self.png, self.words)}</div>\n'
-            f'<script type="module">{player_source()}\nawait boot("{name}","{packed}",{options});</script>'
+            f'<script type="module">{player_source(self.kind)}\nawait boot("{name}","{packed}",{options});</script>'
         )
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import struct
+import zlib
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +21,12 @@ class Column(NamedTuple):
 
     values: np.ndarray
     alike: bool = False
+
+
+def alike_or_not(values: np.ndarray) -> Column:
+    """The column, as differences or not: whichever compresses better."""
+    ways = [Column(values, alike) for alike in (False, True)]
+    return min(ways, key=lambda way: len(zlib.compress(_encode(way)[1], 6)))
 
 
 def pack(meta: dict[str, Any], columns: dict[str, Column]) -> bytes:

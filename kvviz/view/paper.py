@@ -125,6 +125,20 @@ class Paper:
         whole = np.tile(colors, (-(-self.image.height // tile), 1, 1))[: self.image.height]
         self.image.paste(Image.fromarray(whole), mask=mask)
 
+    def paste(self, other: Paper, x: float, y: float, radius: float = 4) -> None:
+        """Put a smaller sheet of the same scale here, with its corners rounded."""
+        size = other.image.size
+        mask = Image.new("1", size)
+        ImageDraw.Draw(mask).rounded_rectangle((0, 0, size[0] - 1, size[1] - 1), radius * self.scale, 1)
+        self.image.paste(other.image, (round(x * self.scale), round(y * self.scale)), mask)
+        self._inks |= other._inks
+
+    def empty(self, x: float, y: float, ink: str = "muted") -> None:
+        """The sign of the empty set, which the font lacks, around this point."""
+        k, color = self.scale, self._ink(ink)
+        self.pen.ellipse([round(c * k) for c in (x - 3, y - 3, x + 3, y + 3)], None, color, round(k))
+        self.pen.line([round(c * k) for c in (x - 3.5, y + 4.5, x + 3.5, y - 4.5)], color, round(k))
+
     def dashes(self, span: Span, height: float) -> None:
         """A dashed outline."""
         hair = 1 / self.scale
@@ -166,9 +180,9 @@ class Paper:
         return color
 
 
-def mix(color: str, share: float) -> str:
+def mix(color: str, share: float, paper: str = "paper") -> str:
     """A colour thinned with paper."""
-    mixed = (round(share * c + (1 - share) * p) for c, p in zip(_rgb(color), _rgb(_ink("paper")), strict=True))
+    mixed = (round(share * c + (1 - share) * p) for c, p in zip(_rgb(color), _rgb(_ink(paper)), strict=True))
     return "#" + "".join(f"{c:02x}" for c in mixed)
 
 

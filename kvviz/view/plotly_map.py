@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from kvviz.view.layout import ROW_GAP, Flow, bar
 from kvviz.view.scene import Scene, format_bytes
+from kvviz.view.sheet import Moving
 from kvviz.view.theme import DARK, LIGHT, template
 
 STEPS = 100
@@ -23,10 +24,10 @@ def figure(scene: Scene, title: str, theme: str = "light") -> go.Figure:
     """Blocks that live through all steps are drawn once; frames carry only what changes."""
     inks = DARK if theme == "dark" else LIGHT
     laid = scene.flow(WIDTH)
-    moments = _moments(scene)
+    times = moments(scene)
     b, places = scene.blocks, scene.places
-    living = [np.flatnonzero((b.born < i) & (i <= b.died)) for i in moments]
-    always = np.flatnonzero((b.born < moments[0]) & (b.died >= moments[-1])) if len(moments) > 1 else living[0]
+    living = [np.flatnonzero((b.born < i) & (i <= b.died)) for i in times]
+    always = np.flatnonzero((b.born < times[0]) & (b.died >= times[-1])) if len(times) > 1 else living[0]
     owners = scene.shown_owners.tolist()
     named = sum(len(rows) for rows in living) <= NAMED
 
@@ -42,13 +43,13 @@ def figure(scene: Scene, title: str, theme: str = "light") -> go.Figure:
         return ranges(places[rows], b.size[rows])
 
     def changing(k: int) -> list[dict[str, Any]]:
-        segments = scene.trace.at(moments[k], scene.device).segments
+        segments = scene.trace.at(times[k], scene.device).segments
         reserved = ranges(scene.axis.places(segments["address"], segments["size"]), segments["size"])
         rest = np.setdiff1d(living[k], always)
         parts = [reserved] + [owner_bars(rest, owner) for owner in owners]
         return [part if part["x"] else part | nothing for part in parts]
 
-    opening = moments.index(scene.start)
+    opening = times.index(scene.start)
     cached = {"color": inks["free"], "line": {"width": 1, "color": inks["edge"]}}
     looks: list[tuple[str, dict[str, Any]]] = [("cached, inactive", cached)]
     for owner in owners:
@@ -61,13 +62,13 @@ def figure(scene: Scene, title: str, theme: str = "light") -> go.Figure:
     data += _fold(scene, inks) if laid.top else []
     frames = [
         go.Frame(name=str(i), data=[{"type": "bar", "width": 0.75, **part} for part in changing(k)], traces=drawn)
-        for k, i in enumerate(moments)
+        for k, i in enumerate(times)
     ]
     result = go.Figure(data=data, frames=frames)
     rows = round(laid.height / laid.row_height)
     result.update_layout(
         template=template(theme), title_text=title, barmode="overlay", height=184 + 32 * rows,
-        hovermode="closest", sliders=[_slider(scene, moments, opening, inks)], updatemenus=[_play()],
+        hovermode="closest", sliders=[slider(times, _labels(scene, times), opening, inks)], updatemenus=[play()],
         margin={"l": 18, "r": 18, "t": 64, "b": 110},
     )  # fmt: skip
     result.add_annotation(
@@ -79,7 +80,7 @@ def figure(scene: Scene, title: str, theme: str = "light") -> go.Figure:
     return result
 
 
-def _moments(scene: Scene) -> list[int]:
+def moments(scene: Moving) -> list[int]:
     """At most STEPS numbers of events: evenly spread, with the opening one, the peak, and as many marks as fit."""
     wanted = {0, scene.events, scene.start, scene.peak}
     for event, _ in scene.marks[: STEPS // 4]:
@@ -127,13 +128,17 @@ def _fold(scene: Scene, inks: dict[str, Any]) -> list[go.Bar]:
     return bars
 
 
-def _slider(scene: Scene, moments: list[int], opening: int, inks: dict[str, Any]) -> dict[str, Any]:
+def _labels(scene: Scene, times: list[int]) -> list[str]:
+    totals = [[format_bytes(int(c[i])) for i in times] for c in (scene.curves.reserved, scene.curves.allocated)]
+    return [f"reserved {reserved}, allocated {allocated}" for reserved, allocated in zip(*totals, strict=True)]
+
+
+def slider(times: list[int], labels: list[str], opening: int, inks: dict[str, Any]) -> dict[str, Any]:
+    """A step for each frame, which is named after its event."""
     steps = []
-    for i in moments:
-        reserved, allocated = (int(c[i]) for c in (scene.curves.reserved, scene.curves.allocated))
-        words = f"event {i:,}: reserved {format_bytes(reserved)}, allocated {format_bytes(allocated)}"
+    for i, label in zip(times, labels, strict=True):
         settings = {"mode": "immediate", "frame": {"duration": 0, "redraw": True}, "transition": {"duration": 0}}
-        steps.append({"method": "animate", "label": words, "args": [[str(i)], settings]})
+        steps.append({"method": "animate", "label": f"event {i:,}: {label}", "args": [[str(i)], settings]})
     return {
         "active": opening, "steps": steps, "x": 0.08, "len": 0.92, "y": 0, "pad": {"t": 12}, "ticklen": 0,
         "minorticklen": 0, "font": {"color": "rgba(0,0,0,0)", "size": 1},
@@ -141,7 +146,8 @@ def _slider(scene: Scene, moments: list[int], opening: int, inks: dict[str, Any]
     }  # fmt: skip
 
 
-def _play() -> dict[str, Any]:
+def play() -> dict[str, Any]:
+    """The button."""
     settings = {"frame": {"duration": 80, "redraw": True}, "transition": {"duration": 0}, "fromcurrent": True}
     return {
         "type": "buttons", "x": 0, "xanchor": "left", "y": 0, "yanchor": "top", "pad": {"t": 30}, "showactive": False,

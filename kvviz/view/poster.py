@@ -1,4 +1,4 @@
-"""Still pictures of scenes: what shows before the player starts, where scripts do not run, and on code hosts."""
+"""Still pictures of traces: what shows before the player starts, where scripts do not run, and on code hosts."""
 
 from __future__ import annotations
 
@@ -6,13 +6,23 @@ import numpy as np
 
 from kvviz.view.layout import FOLD_HEIGHT, Flow, Span, bar
 from kvviz.view.paper import Paper, mix
-from kvviz.view.scene import SERIES, Scene, format_bytes
+from kvviz.view.scene import Scene, format_bytes
+from kvviz.view.sheet import (
+    INNER,
+    LIMIT,
+    PAD,
+    PLOT_FOOT,
+    PLOT_HEIGHT,
+    PLOT_TOP,
+    TOP,
+    WIDTH,
+    footer,
+    header,
+    plot,
+    series_keys,
+)
 from kvviz.view.theme import Owner
 
-WIDTH, PAD, TOP = 1100, 18, 78
-INNER = WIDTH - 2 * PAD
-PLOT_TOP, PLOT_HEIGHT, PLOT_FOOT = 20, 82, 18
-LIMIT = 40_000  # bytes; a notebook holds many of these
 # scale, and px from which a block gets a label: what is tried until the file is small enough
 _ATTEMPTS = ((2, 11), (1.75, 11), (1.75, 60), (1.5, 90), (1, 10_000))
 _MANY = 150  # live blocks whose labels are known not to fit at the first
@@ -28,11 +38,11 @@ def block_map(scene: Scene, title: str, subtitle: str) -> bytes:
         lines = _legend(Paper(1, 1, scale), scene, legend_top)  # a trial, to know its height
         plot_top = legend_top + 24 * lines + 6
         paper = Paper(WIDTH, plot_top + PLOT_TOP + PLOT_HEIGHT + PLOT_FOOT + 34, scale)
-        _header(paper, scene, title, subtitle)
+        header(paper, scene, title, subtitle)
         _map(paper, scene, laid, label_from)
         _legend(paper, scene, legend_top)
-        _plot(paper, scene, plot_top)
-        _footer(paper, scene)
+        plot(paper, scene, plot_top)
+        footer(paper, scene)
         png = paper.png()
         if len(png) <= LIMIT:
             break
@@ -42,34 +52,11 @@ def block_map(scene: Scene, title: str, subtitle: str) -> bytes:
 def timeline(scene: Scene, title: str, subtitle: str) -> bytes:
     """The totals over all events. PNG bytes."""
     paper = Paper(WIDTH, TOP + 24 + PLOT_TOP + PLOT_HEIGHT + PLOT_FOOT + 34)
-    _header(paper, scene, title, subtitle)
-    _series_keys(paper, TOP + 12)
-    _plot(paper, scene, TOP + 24)
-    _footer(paper, scene)
+    header(paper, scene, title, subtitle)
+    series_keys(paper, scene, TOP + 12)
+    plot(paper, scene, TOP + 24)
+    footer(paper, scene)
     return paper.png()
-
-
-def _header(paper: Paper, scene: Scene, title: str, subtitle: str) -> None:
-    paper.card()
-    curves, i = scene.curves, scene.start
-    reserved = int(curves.reserved[i])
-    idle = f"{(1 - int(curves.active[i]) / reserved) * 100:.1f} %" if reserved else "-"
-    figures = [(name, format_bytes(int(getattr(curves, name)[i]), fixed=True)) for name in SERIES]
-    x: float = WIDTH - PAD
-    for name, value in reversed([*figures, ("inactive", idle)]):
-        paper.text(x, 37, value, 16, anchor="rs", bold=True)
-        paper.text(x, 56, name.upper(), 10.5, "muted", "rs")
-        x -= max(paper.measure(value, 16), paper.measure(name.upper(), 10.5)) + 24
-    paper.text(PAD, 37, paper.fit(title, 17, x - PAD), 17, bold=True)
-    paper.text(PAD, 56, paper.fit(subtitle, 12.5, x - PAD), 12.5, "muted")
-
-
-def _footer(paper: Paper, scene: Scene) -> None:
-    count = len(scene.trace.warnings)
-    warned = f" · {count} warning{'s' if count > 1 else ''}" if count else ""
-    paper.text(PAD, paper.height - 14, paper.fit(scene.trace.origin + warned, 11.5, INNER - 200), 11.5, "muted")
-    place = f"event {scene.start:,} / {scene.events:,}"
-    paper.text(WIDTH - PAD, paper.height - 14, place, 11.5, "muted", "rs")
 
 
 def _map(paper: Paper, scene: Scene, laid: Flow, label_from: float) -> None:
@@ -185,7 +172,7 @@ def _legend(paper: Paper, scene: Scene, top: float) -> int:
         taken = paper.text(x + 22, y + 12, name, 12, "muted")
         paper.text(x + 28 + taken, y + 12, size)
         x += width
-    _series_keys(paper, top + 12)
+    series_keys(paper, scene, top + 12)
     return line + 1
 
 
@@ -198,82 +185,3 @@ def _swatch(paper: Paper, kind: str, spot: Span) -> None:
     else:
         paper.hatch([spot], 16, *(("muted", "paper", True) if kind == "wait" else ()))
         paper.frame(spot, 16)
-
-
-def _series_keys(paper: Paper, baseline: float) -> None:
-    x: float = WIDTH - PAD
-    for name, ink in (("requested", "line"), ("allocated", "front"), ("reserved", "back")):
-        x -= paper.measure(name)
-        paper.text(x, baseline, name, 12, "muted")
-        height = 2 if ink == "line" else 10
-        paper.rect(x - 22, baseline - 4 - height / 2, 16, height, ink)
-        x -= 40
-
-
-def _plot(paper: Paper, scene: Scene, top: float) -> None:
-    """Reserved and allocated as areas, requested as a line; marks, the peak, the opening event."""
-    n, curves = scene.events, scene.curves
-    most, base = max(1, *(int(getattr(curves, name).max()) for name in SERIES)), scene.base
-    plot_top, bottom = top + PLOT_TOP, top + PLOT_TOP + PLOT_HEIGHT
-    columns = round(INNER * paper.scale)
-    edges = np.arange(columns) * (n + 1) // columns
-    for name, ink in (("reserved", "back"), ("allocated", "front"), ("requested", "line")):
-        values = np.maximum.reduceat(getattr(curves, name), edges) - base.size
-        heights = values * (PLOT_HEIGHT / (most - base.size))
-        (paper.steps if ink == "line" else paper.area)(PAD, bottom, heights, ink)
-    paper.rect(PAD, bottom, INNER, 0.5, "rule")
-    if most > 1:
-        _patch(paper, scene, PAD + 4, plot_top + 4, format_bytes(most))
-    if base.size:
-        _broken(paper, bottom)
-        _patch(paper, scene, PAD + 15, bottom - 21, f"from {base.text}")
-    paper.text(PAD, bottom + 14, "0", 11, "muted")
-    paper.text(WIDTH - PAD, bottom + 14, f"{n:,} event{'' if n == 1 else 's'}", 11, "muted", "rs")
-    _ticks(paper, scene, plot_top, bottom)
-    x = min(max(_x(scene, scene.start), PAD + 1), WIDTH - PAD - 1)
-    paper.rect(x - 1, plot_top, 2, PLOT_HEIGHT, "text")
-    paper.dot(x, bottom, 5, "text")
-
-
-def _patch(paper: Paper, scene: Scene, left: float, y: float, text: str) -> None:
-    """A word on the plot: on paper of its own, so that no curve runs through it, and beside the cursor."""
-    width, cursor = paper.measure(text, 11) + 10, _x(scene, scene.start)
-    x = cursor + 7 if left - 7 < cursor < left + width + 7 else left
-    paper.frame(Span(x, y, width, True, True), 17, None, "paper")
-    paper.text(x + 5, y + 12.5, text, 11, "muted")
-
-
-def _broken(paper: Paper, bottom: float) -> None:
-    """The mark of an axis that does not start at zero."""
-    corners: list[tuple[float, float]] = [
-        (PAD, bottom - 7), (PAD + 11, bottom - 13), (PAD + 11, bottom - 9), (PAD, bottom - 3)
-    ]  # fmt: skip
-    paper.polygon(corners, "paper")
-    paper.line(corners[:2], "muted")
-    paper.line(corners[2:], "muted")
-
-
-def _ticks(paper: Paper, scene: Scene, top: float, bottom: float) -> None:
-    """The peak first, then marks in order; a label that would touch another is left out, its tick stays."""
-    taken: list[tuple[float, float]] = []
-
-    def place(text: str, x: float, ink: str) -> None:
-        width = paper.measure(text, 11)
-        left = min(max(PAD, x - width / 2), WIDTH - PAD - width)
-        if all(left > b + 8 or left + width < a - 8 for a, b in taken):
-            taken.append((left, left + width))
-            paper.text(left, top - 9, text, 11, ink, bold=ink == "text")
-
-    if scene.events:
-        x = _x(scene, scene.peak)
-        paper.polygon([(x - 4, top - 6), (x + 4, top - 6), (x, top)], "text")
-        place(f"peak {format_bytes(int(scene.curves.allocated[scene.peak]))}", x, "text")
-    for event, name in scene.marks:
-        x = min(_x(scene, event), WIDTH - PAD - 0.5)
-        for y in np.arange(top - 6, bottom, 5).tolist():
-            paper.rect(x, y, 0.5, 2, "muted")
-        place(name, x, "muted")
-
-
-def _x(scene: Scene, event: int) -> float:
-    return PAD + (event / scene.events * INNER if scene.events else 0)

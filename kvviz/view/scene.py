@@ -15,6 +15,7 @@ from kvviz.view import fold as folding
 from kvviz.view.base import Base, base_of
 from kvviz.view.layout import Axis, Flow, axis_of, flow
 from kvviz.view.pack import Column, pack
+from kvviz.view.sheet import Series
 from kvviz.view.theme import DARK, LIGHT, Owner, owners
 
 if TYPE_CHECKING:
@@ -49,9 +50,22 @@ class Scene:
         if not 0 <= self.start <= self.events:
             raise ViewError(f"start {start:,} is outside this trace's events, 0 … {self.events:,}")
         self.start = int(self.start)
+        self.origin, self.warned = trace.origin, len(trace.warnings)
         lives = trace.lifetimes(device)
         self.blocks, self.segments = lives.blocks, lives.segments
         self._wish = fold
+
+    @cached_property
+    def series(self) -> list[Series]:
+        """The three totals over all events."""
+        return [Series(name, getattr(self.curves, name), format_bytes) for name in SERIES]
+
+    def figures(self, i: int) -> list[tuple[str, str]]:
+        """(label, text) of what stands above the picture after i events."""
+        shown = [(series.name, format_bytes(int(series.values[i]), fixed=True)) for series in self.series]
+        reserved = int(self.curves.reserved[i])
+        idle = f"{(1 - int(self.curves.active[i]) / reserved) * 100:.1f} %" if reserved else "-"
+        return [*shown, ("inactive", idle)]
 
     @cached_property
     def unit(self) -> int:

@@ -52,6 +52,19 @@ def owners(names: list[str]) -> list[Owner]:
     return looks
 
 
+def sequence(number: int) -> Owner:
+    """The look of a sequence of a cache: the palette again and again, A … Z, AA … for letters.
+
+    Green stays out of it: on block maps it is what nobody owns. The twin of `look` in player/pagemodel.js.
+    """
+    letter, left = "", number + 1
+    while left:
+        left, place = divmod(left - 1, 26)
+        letter = chr(ord("A") + place) + letter
+    color = COLORS[number % len(COLORS)]
+    return Owner(letter, letter, color, ink_on(color))
+
+
 def ink_on(color: str) -> str:
     """The readable one of the two inks on a colour."""
     return _LIGHT_INK if luminance(color) < 0.17 else _DARK_INK

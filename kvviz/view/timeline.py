@@ -49,4 +49,4 @@ def timeline(
         return View(title, scene.words(), view.png, figure=view.figure)
     png = poster.timeline(scene, title, subtitle)
     data = scene.pack("timeline", title, subtitle)
-    return View(title, scene.words(), png, data=data, options={"theme": theme})
+    return View(title, scene.words(), png, data=data, kind="timeline", options={"theme": theme})

@@ -1,7 +1,8 @@
 // Reads a packed trace and prints what the player would show after each event, for Python to compare.
 // node states.mjs FILE
 import { readFileSync } from "node:fs";
-import { BlockModel, decode } from "../../kvviz/view/player/data.js";
+import { BlockModel } from "../../kvviz/view/player/blockmodel.js";
+import { decode } from "../../kvviz/view/player/data.js";
 
 const file = readFileSync(process.argv[2]);
 const model = new BlockModel(decode(file.buffer.slice(file.byteOffset, file.byteOffset + file.byteLength)));

@@ -1,23 +1,56 @@
 // Draws the block map: every byte the allocator ever reserved, and what it is doing now.
 
+import { BlockModel } from "./blockmodel.js";
+import { el } from "./dom.js";
+import { SANS, pattern } from "./draw.js";
 import { formatBytes, formatCount, formatShort } from "./format.js";
+import { KINDS } from "./kinds.js";
 import { FOLD_HEIGHT, bar, flow, spans, unitAt } from "./layout.js";
 
-export const SANS = 'Inter, system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif';
+const BLOCK_CSS = `
+.legend i.wait { background: repeating-linear-gradient(45deg, var(--muted) 0 2px, var(--paper) 2px 4px);
+  border: 1px solid var(--muted); }
+.switch { display: flex; }
+.switch button { width: auto; padding: 0 10px; border-radius: 8px 0 0 8px; }
+.switch button + button { border-radius: 0 8px 8px 0; margin-left: -1px; }
+.switch button[aria-pressed=true] { background: var(--text); border-color: var(--text); color: var(--paper); }
+`;
 const RADIUS = 4;
 const THIN = 1; // px: what would be narrower is drawn this wide, on top of the rest, so that nothing vanishes
 
 export class BlockMap {
-  /** @param {import("./data.js").BlockModel} model */
+  /** @param {BlockModel} model */
   constructor(model) {
     this.model = model;
     this.fold = model.meta.fold; // what never changes, if there is such a thing
     this.folded = Boolean(this.fold?.folded); // is it one bar now?
+    this.keys = this.fold ? [["f", "fold"]] : [];
+    this.css = BLOCK_CSS;
     this.widths = new Map(); // text -> px
+  }
+
+  get subtitle() {
+    return this.folded ? this.fold.subtitle : "";
+  }
+
+  /** Two buttons, one of them pressed: what never changes, with the rest or as a bar. @param {any} player */
+  attach(player) {
+    if (!this.fold) return;
+    const set = (folded) => {
+      this.folded = folded;
+      player.layout();
+    };
+    this.buttons = [["Show all", false], ["Fold", true]].map(([textContent, folded]) => {
+      const title = folded ? `One bar for ${this.fold.head} (f)` : "Every segment in address order, on one scale (f)";
+      return el("button", { type: "button", textContent, title, onclick: () => set(folded) });
+    });
+    player.controls.more.f = () => set(!this.folded);
+    player.controls.slider.before(el("div", { className: "switch", role: "group", "aria-label": this.fold.head }, this.buttons));
   }
 
   /** @param {number} width px @returns {number} height in px */
   layout(width) {
+    this.buttons?.forEach((button, k) => button.setAttribute("aria-pressed", String(this.folded === (k === 1))));
     const starts = [...this.model.cuts];
     this.flow = flow(starts, this.model.unit, width, this.folded ? this.model.still : null);
     this.end = starts[starts.length - 1] || 0;
@@ -310,24 +343,4 @@ function trace(g, rects, h, inset) {
   }
 }
 
-/** Diagonal lines as a fill. */
-function pattern(dpr, size, paper, ink, weight, falling) {
-  const tile = document.createElement("canvas");
-  tile.width = tile.height = size * dpr;
-  const g = tile.getContext("2d");
-  g.scale(dpr, dpr);
-  g.fillStyle = paper;
-  g.fillRect(0, 0, size, size);
-  if (falling) g.transform(-1, 0, 0, 1, size, 0);
-  g.strokeStyle = ink;
-  g.lineWidth = weight;
-  g.beginPath();
-  for (const shift of [-size, 0, size]) {
-    g.moveTo(shift - 1, size + 1);
-    g.lineTo(shift + size + 1, -1);
-  }
-  g.stroke();
-  const fill = g.createPattern(tile, "repeat");
-  fill.setTransform(new DOMMatrix([1 / dpr, 0, 0, 1 / dpr, 0, 0]));
-  return fill;
-}
+KINDS.blocks = [BlockModel, BlockMap];

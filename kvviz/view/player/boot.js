@@ -3,7 +3,7 @@
 import { mount } from "./mount.js";
 
 /** @param {string} base64 of gzip @returns {Promise<ArrayBuffer>} */
-async function unpack(base64) {
+export async function unpack(base64) {
   const bytes = Uint8Array.from(atob(base64), (c) => c.charCodeAt(0));
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream("gzip"));
   return new Response(stream).arrayBuffer();

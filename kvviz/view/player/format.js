@@ -24,3 +24,8 @@ export function formatShort(bytes) {
 export function formatCount(count) {
   return count.toLocaleString("en-US");
 }
+
+/** How numbers of something read: "1 slot", "1,024 slots"; bytes where it has no name. @param {string} [one] */
+export function formatOf(one) {
+  return one ? (count) => `${formatCount(count)} ${one}${count === 1 ? "" : "s"}` : formatBytes;
+}

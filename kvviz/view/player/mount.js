@@ -1,17 +1,14 @@
 // The shell: header, map, legend, timeline, controls, footer in a shadow root. What is drawn on the map is a module of
-// its own (blocks.js): an object with layout, setTheme, draw, tipAt.
+// its own, and so is what its data mean: see kinds.js.
 
-import { BlockMap } from "./blocks.js";
 import { Controls } from "./controls.js";
-import { BlockModel, decode } from "./data.js";
+import { decode } from "./data.js";
 import { el } from "./dom.js";
-import { formatBytes, formatCount } from "./format.js";
+import { formatCount } from "./format.js";
+import { KINDS } from "./kinds.js";
 import { CSS } from "./style.js";
 import { isDark, watchTheme } from "./theme.js";
 import { Timeline, TIMELINE_HEIGHT } from "./timeline.js";
-
-/** kind of data -> [its model, its map]. A kind without a map shows the timeline alone. */
-const KINDS = { blocks: [BlockModel, BlockMap], timeline: [BlockModel, null] };
 
 /**
  * Mount a player on a host element.
@@ -75,52 +72,34 @@ export class Player {
       ]),
       this.wrap, this.controls.element, this.footer(),
     ]);
-    if (map?.fold) this.foldSwitch();
+    map?.attach?.(this);
     this.box.addEventListener("keydown", (e) => (e.key === "Escape" ? this.showTip(null) : this.controls.key(e)));
     this.pointers();
     const root = this.host.shadowRoot || this.host.attachShadow({ mode: "open" });
-    root.replaceChildren(el("style", { textContent: CSS }), this.box);
+    root.replaceChildren(el("style", { textContent: CSS + (this.map?.css || "") }), this.box);
     this.host.dataset.lmSuppressShortcuts = "true"; // JupyterLab would take space and arrows for its own
-  }
-
-  /** Two buttons, one of them pressed: what never changes, with the rest or as a bar. */
-  foldSwitch() {
-    const { controls, map } = this;
-    this.folding = [["Show all", false], ["Fold", true]].map(([textContent, folded]) => {
-      const title = folded ? `One bar for ${map.fold.head} (f)` : "Every segment in address order, on one scale (f)";
-      return el("button", { type: "button", textContent, title, onclick: () => this.setFolded(folded) });
-    });
-    controls.more.f = () => this.setFolded(!map.folded);
-    const group = el("div", { className: "switch", role: "group", "aria-label": map.fold.head }, this.folding);
-    controls.slider.before(group);
-  }
-
-  /** @param {boolean} folded */
-  setFolded(folded) {
-    this.map.folded = folded;
-    this.layout();
   }
 
   legend() {
     const { meta, map } = this;
     const swatch = (className, text, name = "li") => el(name, {}, [el("i", { className }), text]);
-    this.owners = map ? meta.owners.map((owner) => {
-      const chip = el("i", { textContent: owner.letter });
-      Object.assign(chip.style, { background: owner.color, color: owner.ink });
-      const bytes = el("b");
-      return { bytes, item: el("li", {}, [chip, owner.name, bytes]) };
+    this.items = map ? this.model.legendItems().map(({ name, letter, color, ink }) => {
+      const chip = el("i", { textContent: letter });
+      Object.assign(chip.style, { background: color, color: ink });
+      const text = el("b");
+      return { text, item: el("li", {}, [chip, name, text]) };
     }) : [];
     const keys = map ? meta.keys.map(([className, text]) => swatch(className, text)) : [];
     this.inks = this.model.series.map((s, k) => swatch(k < 2 ? "area" : "line", s.name, "span"));
     const together = el("li", { className: "inks" }, this.inks);
-    return el("ul", { className: "legend" }, [...this.owners.map((o) => o.item), ...keys, together]);
+    return el("ul", { className: "legend" }, [...this.items.map((o) => o.item), ...keys, together]);
   }
 
   footer() {
     const { meta } = this, key = (k, text) => [el("kbd", { textContent: k }), text];
     const keys = el("span", { className: "keys" }, [
       ...key("space", "play"), ...key("← →", "step"), ...key("shift", "1 %"), ...key("p", "peak"), ...key("[ ]", "marks"),
-      ...(this.map?.fold ? key("f", "fold") : []),
+      ...(this.map?.keys || []).flatMap(([k, text]) => key(k, text)),
     ]);
     const parts = [el("span", { textContent: meta.origin }), keys];
     if (meta.warnings.length) {
@@ -185,12 +164,11 @@ export class Player {
       g.setTransform(dpr, 0, 0, dpr, 0, 0);
       return g;
     };
-    this.sub.textContent = this.map?.folded ? this.map.fold.subtitle : this.meta.subtitle;
-    this.folding?.forEach((button, k) => button.setAttribute("aria-pressed", String(this.map.folded === (k === 1))));
     if (this.map) {
       this.mapPen = size(this.mapCanvas, this.map.layout(this.width));
       this.map.setTheme(T, dpr);
     }
+    this.sub.textContent = this.map?.subtitle || this.meta.subtitle;
     this.linePen = size(this.lineCanvas, TIMELINE_HEIGHT);
     this.timeline.layout(this.width, T, dpr);
     this.draw();
@@ -210,10 +188,11 @@ export class Player {
     (map ? this.mapCanvas : this.lineCanvas).setAttribute("aria-label", words + (map || this.timeline).words());
     this.controls.show(words);
     model.figures().forEach(([, text], k) => (this.figures[k].value.textContent = text));
-    if (map) model.ownerBytes().forEach((bytes, k) => (this.owners[k].bytes.textContent = formatBytes(bytes)));
+    if (map) model.legendTexts().forEach((text, k) => (this.items[k].text.textContent = text));
     const done = model.happened();
     this.event.replaceChildren(...done.flatMap((d) => [el("b", { textContent: d.verb }), `${d.text}  `]));
-    this.event.title = `event ${formatCount(model.pos)}: ${done.map((d) => `${d.verb} ${d.text}`).join(", ")}`;
+    const said = done.map((d) => `${d.verb} ${d.text}`).join(", ");
+    this.event.title = `event ${formatCount(model.pos)}: ${said}`;
     this.showTip(null);
   }
 

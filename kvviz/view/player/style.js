@@ -1,9 +1,10 @@
 // The player's looks. Inks come as CSS variables, set by mount.js from the theme that the data brings.
 
+import { MONO, SANS } from "./draw.js";
+
 export const CSS = `
 :host { display: block; margin: 4px 0; }
-.box { --sans: Inter, system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif;
-  --mono: ui-monospace, "JetBrains Mono", Menlo, Consolas, "DejaVu Sans Mono", monospace;
+.box { --sans: ${SANS}; --mono: ${MONO};
   container-type: inline-size; font: 13px/1.45 var(--sans); color: var(--text); background: var(--paper);
   border: 1px solid var(--rule); border-radius: 12px; padding: 16px 18px 12px; max-width: 2400px; text-align: left; }
 .box, .box * { box-sizing: border-box; }
@@ -14,7 +15,8 @@ h3 { font: 650 16px/22px var(--sans); letter-spacing: -.01em; margin: 0; }
 .sub { color: var(--muted); font-size: 12.5px; line-height: 19px; margin: 0; }
 dl { display: flex; gap: 22px; margin: 0 0 0 auto; }
 dl div { display: flex; flex-direction: column-reverse; text-align: right; }
-dt { font-size: 10.5px; line-height: 19px; letter-spacing: .05em; text-transform: uppercase; color: var(--muted); }
+dt { font-size: 10.5px; line-height: 19px; letter-spacing: .05em; text-transform: uppercase; color: var(--muted);
+  white-space: nowrap; }
 dd { margin: 0; font: 600 15px/22px var(--mono); font-variant-numeric: tabular-nums; white-space: nowrap; }
 .wrap { position: relative; }
 canvas { display: block; width: 100%; touch-action: pan-y; }
@@ -28,8 +30,6 @@ ul.legend { display: flex; flex-wrap: wrap; gap: 6px 18px; list-style: none; mar
 .legend b { font: inherit; color: var(--text); font-variant-numeric: tabular-nums; min-width: 9ch; }
 .legend i.hatch { background: repeating-linear-gradient(135deg, var(--hatch) 0 1px, var(--free) 1px 4px);
   border: 1px solid var(--edge); }
-.legend i.wait { background: repeating-linear-gradient(45deg, var(--muted) 0 2px, var(--paper) 2px 4px);
-  border: 1px solid var(--muted); }
 .legend i.dash { border: 1px dashed var(--dash); }
 .legend i.tint { background: linear-gradient(90deg, var(--muted) 50%, var(--grid) 50%); border: 1px solid var(--muted); }
 .legend i.area { height: 10px; border-radius: 2px; }
@@ -43,10 +43,6 @@ button { width: 34px; display: grid; place-items: center; }
 button:hover, select:hover { border-color: var(--muted); }
 button svg { width: 16px; height: 16px; fill: currentColor; }
 select { padding: 0 4px; }
-.switch { display: flex; }
-.switch button { width: auto; padding: 0 10px; border-radius: 8px 0 0 8px; }
-.switch button + button { border-radius: 0 8px 8px 0; margin-left: -1px; }
-.switch button[aria-pressed=true] { background: var(--text); border-color: var(--text); color: var(--paper); }
 input[type=range] { flex: 1 1 160px; min-width: 120px; height: 24px; margin: 0 4px; accent-color: var(--text); }
 .place { font: 12px var(--mono); color: var(--muted); font-variant-numeric: tabular-nums; white-space: nowrap;
   min-width: 24ch; text-align: right; }

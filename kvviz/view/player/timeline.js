@@ -1,8 +1,9 @@
-// Draws the totals over all events: reserved and allocated as areas, requested as a line, marks, the peak, the cursor.
+// Draws the totals over all events: the first two of the model's series as areas, the third as a line, marks, the peak of
+// the second, the cursor.
 // Its inks are neutral: colour on the map means an owner, and must mean nothing else beneath it.
 
-import { formatBytes, formatCount } from "./format.js";
-import { SANS } from "./blocks.js";
+import { SANS, round, say } from "./draw.js";
+import { formatCount } from "./format.js";
 
 export const TIMELINE_HEIGHT = 118;
 const TOP = 20, BOTTOM = 16; // px: marks above the plot, the axis below
@@ -11,7 +12,7 @@ export class Timeline {
   /** @param {any} model  n, pos, series, marks, peak */
   constructor(model) {
     this.model = model;
-    [this.base, this.from] = model.meta.base; // bytes at the foot of the scale, and how they read; 0: an ordinary scale
+    [this.base, this.from] = model.meta.base; // what the foot of the scale stands for, and how it reads; 0: an ordinary scale
     this.most = 1;
     for (const { values } of model.series) for (let i = 0; i < values.length; i++) this.most = Math.max(this.most, values[i]);
   }
@@ -26,10 +27,10 @@ export class Timeline {
     back.height = TIMELINE_HEIGHT * dpr;
     const g = back.getContext("2d");
     g.scale(dpr, dpr);
-    const [reserved, allocated, requested] = this.model.series.map((s) => this.outline(s.values));
+    const [first, second, third] = this.model.series.map((s) => this.outline(s.values));
     const bottom = TIMELINE_HEIGHT - BOTTOM;
-    this.area(g, reserved, T.back);
-    this.area(g, allocated, T.front);
+    this.area(g, first, T.back);
+    this.area(g, second, T.front);
     g.strokeStyle = T.grid;
     g.lineWidth = 1;
     g.beginPath();
@@ -38,7 +39,7 @@ export class Timeline {
       g.lineTo(width, Math.round(y) + 0.5);
     }
     g.stroke();
-    this.line(g, requested, T.line);
+    this.line(g, third, T.line);
     this.axis(g, bottom);
     this.ticks(g, bottom);
   }
@@ -79,32 +80,23 @@ export class Timeline {
 
   axis(g, bottom) {
     const { T, width, model: { n } } = this;
-    g.font = `11px ${SANS}`;
-    g.textBaseline = "alphabetic";
-    g.fillStyle = T.muted;
-    g.textAlign = "right";
-    g.fillText(`${formatCount(n)} event${n === 1 ? "" : "s"}`, width, bottom + 13);
-    g.textAlign = "left";
-    g.fillText("0", 0, bottom + 13);
+    say(g, `${formatCount(n)} event${n === 1 ? "" : "s"}`, width, bottom + 9, T.muted, `11px ${SANS}`, "right");
+    say(g, "0", 0, bottom + 9, T.muted, `11px ${SANS}`);
   }
 
   /** What the full height and the foot stand for: on patches, so that no curve runs through them, beside the cursor. */
   drawScale(g) {
-    if (this.most === 1) return; // nothing was ever reserved
+    if (this.most === 1) return; // there was never anything
     const { T, model } = this, foot = TIMELINE_HEIGHT - BOTTOM, cursor = this.x(model.pos);
     g.font = `11px ${SANS}`;
-    g.textBaseline = "alphabetic";
-    g.textAlign = "left";
     const patch = (text, left, y) => {
       const w = g.measureText(text).width + 10, x = cursor > left - 7 && cursor < left + w + 7 ? cursor + 7 : left;
       g.fillStyle = T.paper;
-      g.beginPath();
-      g.roundRect(x, y, w, 17, 4);
+      round(g, x, y, w, 17, 4);
       g.fill();
-      g.fillStyle = T.muted;
-      g.fillText(text, x + 5, y + 12.5);
+      say(g, text, x + 5, y + 9, T.muted, g.font);
     };
-    patch(formatBytes(this.most), 4, TOP + 5);
+    patch(model.series[0].format(this.most), 4, TOP + 5);
     if (!this.base) return;
     patch(`from ${this.from}`, 15, foot - 21);
     const slope = (y) => (g.moveTo(0, foot - y), g.lineTo(11, foot - y - 6));
@@ -146,7 +138,8 @@ export class Timeline {
       g.lineTo(x + 4, 14);
       g.lineTo(x, 20);
       g.fill();
-      place(`peak ${formatBytes(model.series[1].values[model.peak])}`, x);
+      const { values, format } = model.series[1];
+      place(`peak ${format(values[model.peak])}`, x);
     }
     g.font = `11px ${SANS}`;
     g.fillStyle = T.muted;
@@ -200,6 +193,6 @@ export class Timeline {
     if (Math.abs(this.x(model.peak) - x) < 5) near.unshift("peak");
     const head = `after event ${formatCount(i)}`;
     return [near.length ? `${head} · ${near.join(", ")}` : head,
-      ...model.series.map((s) => `${s.name.padEnd(9)} ${formatBytes(s.values[i])}`)];
+      ...model.series.map((s) => `${s.name.padEnd(9)} ${s.format(s.values[i])}`)];
   }
 }
