@@ -12,11 +12,11 @@ This file is the table of contents; each name's home is where to read on.
 
 from kvviz.cache.attach import attach
 from kvviz.cache.contiguous import ConcatCache, RingCache, ShiftingCache, SliceCache
+from kvviz.cache.generate import paged_cache
 from kvviz.cache.paged import PagedKVCache
 from kvviz.cache.pagelog import PageLog
 from kvviz.cache.pages import PagePool
 from kvviz.cache.table import PageTable
-from kvviz.cache.transformers import paged_cache
 from kvviz.errors import (
     CorruptCache,
     CorruptModel,

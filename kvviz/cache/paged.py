@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 
@@ -12,39 +12,11 @@ from kvviz.cache.capacity import Capacity, pages_for
 from kvviz.cache.pagelog import PageLog, PoolInfo
 from kvviz.cache.pages import PagePool
 from kvviz.cache.spec import CacheSpec, natural, positive
+from kvviz.cache.step import Memory, Step
 from kvviz.cache.store import Loose, Place, Slab, place
-from kvviz.cache.table import Copy, PageTable
+from kvviz.cache.table import PageTable
 from kvviz.errors import CorruptCache, InvalidRequest, PoolExhausted, SequenceFreed
 from kvviz.origin import of_pages
-
-
-@dataclass
-class Memory:
-    """What forks have in common: the pages, their tensors, and who is in the middle of a step."""
-
-    pool: PagePool
-    store: Slab | Loose
-    users: int = 1
-    stepping: PagedKVCache | None = None
-
-    def drop_free(self) -> None:
-        """Let go of the memory of free pages, but not within a step: its layers still read what slid out, or copy it."""
-        if self.stepping is None:
-            self.store.drop_free(self.pool)
-
-
-@dataclass
-class Step:
-    """The same tokens on their way through all layers. Places are known once, when the first layer comes."""
-
-    tokens: int
-    missing: set[int]  # layers that have not come yet
-    copies: list[Copy]
-    blank: list[int]  # pages taken in this step that stay partly unwritten
-    write: Place  # the new tokens that stay
-    written: int  # how many those are
-    read: Place | None  # what the new queries see, all of it in pages; None: `old`, then the new tokens
-    old: Place | None
 
 
 class PagedKVCache:

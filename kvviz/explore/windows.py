@@ -48,10 +48,8 @@ class WindowExplorer(Explorer):
     def measure(self, window: int, page_size: int, prompt: int, new_tokens: int) -> Outcome:
         log = slide(window, page_size, prompt, new_tokens)
         events, last = log.events, log.at(len(log))
-        taken, gone = (
-            events.action == PageAction.ALLOCATE,
-            np.isin(events.action, (PageAction.SLIDE, PageAction.RELEASE)),
-        )
+        taken = events.action == PageAction.ALLOCATE
+        gone = np.isin(events.action, (PageAction.SLIDE, PageAction.RELEASE))
         used = (taken.cumsum() - gone.cumsum()) * page_size
         writes = events.action == PageAction.WRITE
         seen = events.tokens[writes].astype(float).tolist()
