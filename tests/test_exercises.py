@@ -4,7 +4,17 @@ import pytest
 import torch
 
 from kvviz import CachingAllocator, InvalidRequest, PagedKVCache, PoolExhausted, exercise
-from kvviz.exercises import allocator, cache_grows, fragmentation, page_size, pages, start_here, windows
+from kvviz.exercises import (
+    allocator,
+    cache_grows,
+    fragmentation,
+    page_size,
+    pages,
+    reading_pages,
+    real_model,
+    start_here,
+    windows,
+)
 from kvviz.exercises.trial import Trial
 
 
@@ -63,7 +73,9 @@ def test_hints_come_one_at_a_time_and_end(capsys):
 
 
 def test_each_is_complete_and_shows_itself():
-    lessons = start_here, cache_grows, allocator, fragmentation, windows, pages, page_size
+    lessons = (
+        start_here, cache_grows, allocator, fragmentation, windows, pages, page_size, real_model, reading_pages
+    )  # fmt: skip
     for task in [task for lesson in lessons for task in lesson.exercises()]:
         assert task.hints and 1 <= task.difficulty <= 3 and task.minutes > 0 and task.title in task._repr_html_()
         assert task.question.split("\n")[0] in repr(task)
@@ -315,3 +327,92 @@ def test_the_largest_window_is_the_largest_for_a_real_cache(pages, size, sequenc
     runs(window)
     with pytest.raises((PoolExhausted, InvalidRequest)):
         runs(window + 1)
+
+
+def test_real_model(capsys):
+    row = 2 * 8 * 64 * 2
+    assert exercise("07.1").check(12 * row * 32_768 + 12 * row * 128)
+    assert exercise("07.2").check(66)
+    for number, answer, told in (
+        ("07.1", 24 * row * 32_768, "without the windows"),
+        ("07.1", 24 * row * 128, "all layers had the window"),
+        ("07.1", 12 * row * 32_768, "hold something"),
+        ("07.1", 12 * (row // 2) * (32_768 + 128), "both kept"),
+        ("07.1", 24 * row * (32_768 + 128), "fp32"),
+        ("07.1", 1, "less than"),
+        ("07.2", 36, "without the padding"),
+        ("07.2", 22, "one of the three"),
+        ("07.2", 69, "last new token"),
+        ("07.2", 100, "too many"),
+    ):
+        assert not exercise(number).check(answer)
+        assert told in capsys.readouterr().out
+
+    def sizes(seen, new, window, past=1):
+        first = max(0, seen - window + past)
+        return seen + new - first, first
+
+    assert exercise("07.3").check(sizes)
+    assert exercise("07.3").check(lambda *case: list(sizes(*case)))
+    assert not exercise("07.3").check(lambda *case: sizes(*case, past=0))
+    assert "one off" in capsys.readouterr().out
+    assert not exercise("07.3").check(lambda seen, new, window: (seen + new, 0))
+    assert "it should be (8, 13), not (21, 0)" in capsys.readouterr().out
+    assert not exercise("07.3").check(lambda seen, new, window: None)
+
+
+def test_a_cache_gives_what_the_exercise_asks_for():
+    for seen, new in ((0, 5), (3, 1), (20, 1), (7, 1), (8, 1), (5, 6), (20, 10)):
+        cache = PagedKVCache(1, 1, 4, page_size=4, window=8)
+        tokens = torch.arange(float(seen + new)).reshape(1, 1, -1, 1).expand(1, 1, seen + new, 4)
+        if seen:
+            cache.append(0, tokens[:, :, :seen], tokens[:, :, :seen])
+        keys, _ = cache.append(0, tokens[:, :, seen:], tokens[:, :, seen:])
+        first = max(0, seen - 8 + 1)
+        assert (keys.shape[2], int(keys[0, 0, 0, 0])) == (seen + new - first, first)
+
+
+def test_reading_pages(capsys):
+    assert exercise("08.1").check(46_080 * 4096)
+    assert exercise("08.2").check(16)
+    for number, answer, told in (
+        ("08.1", 46_080, "one token"),
+        ("08.1", 46_080 * 4096 // 30, "one layer"),
+        ("08.1", 46_080 * 4096 // 2, "values"),
+        ("08.1", 46_080 * 4096 * 2, "what is read"),
+        ("08.1", 5, "less than"),
+        ("08.2", 17, "power of two"),
+        ("08.2", 0, "power of two"),
+        ("08.2", 32, "5.1%"),
+        ("08.2", 8, "16 would do"),
+    ):
+        assert not exercise(number).check(answer)
+        assert told in capsys.readouterr().out
+
+    def merge(a, b):
+        high = torch.maximum(a[0], b[0])
+        fade = (a[0] - high).exp(), (b[0] - high).exp()
+        return high, a[1] * fade[0] + b[1] * fade[1], a[2] * fade[0] + b[2] * fade[1]
+
+    def in_place(a, b):
+        result = merge(a, b)
+        a[1].mul_(2)
+        return result
+
+    def large(a, b):
+        high = torch.maximum(a[0], b[0])
+        parts = [(x * a[0].exp() + y * b[0].exp()) / high.exp() for x, y in zip(a[1:], b[1:])]
+        return high, *parts
+
+    def divided(a, b):
+        high, total, out = merge(a, b)
+        return high, total, out / total
+
+    assert exercise("08.3").check(merge)
+    for wrong, told in (
+        (large, "overflows"), (divided, "not divided"), (in_place, "changes the tensors"), (lambda a, b: a, "larger of the two"),
+        (lambda a, b: (torch.maximum(a[0], b[0]), a[1] + b[1], a[2] + b[2]), "total is off"),
+        (lambda a, b: merge(a, b)[2], "three tensors"), (lambda a, b: (*merge(a, b)[:2], a[2][:, :1]), "shapes"),
+    ):  # fmt: skip
+        assert not exercise("08.3").check(wrong)
+        assert told in capsys.readouterr().out

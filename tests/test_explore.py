@@ -215,6 +215,7 @@ def test_sliders_of_the_recorded_page(open_page, recorded):
             str(prompt),
             str(sequences),
         ]
+        assert curves.evaluate("image => image.decode().then(() => image.naturalWidth)") > 500
         return curves.get_attribute("src")
 
     def press(slider, key):

@@ -81,11 +81,11 @@ def bits(tensor: torch.Tensor) -> bytes:
 
 def state(cache: PagedKVCache) -> tuple:
     """All that an unsuccessful call must leave as it was."""
-    step = cache._step
+    step, store = cache._step, cache._memory and cache._memory.store
     return (
         deep(cache.pool) if cache.pool else None, contents(cache), [t.sequence for t in cache.tables], cache.length, cache.seen,
         cache.held_bytes, cache.cut, cache.past, vars(cache.spec).copy(), cache._freed,
-        (step.tokens, sorted(step.missing)) if step else None,
+        (step.tokens, sorted(step.missing)) if step else None, store.pages if isinstance(store, Slab) else None,
     )  # fmt: skip
 
 
@@ -1275,6 +1275,7 @@ class Program:
             if open_step is None:
                 assert pool.used_count == used
             if isinstance(store, Loose):
+                assert not store._spare
                 assert open_step or cache.held_bytes == used * self.size * self.token_bytes
                 continue
             scratch = sum(t.numel() * t.element_size() for t in store._scratch)

@@ -243,6 +243,18 @@ def test_become_leaves_what_both_have_in_place():
     pool.check()
 
 
+def test_one_past_for_several():
+    pool = PagePool(8, 2)
+    (a,) = filled(pool, [1, 2, 3])
+    past, others = a.past(), [pool.table(), pool.table()]
+    for table in others:
+        table.become(past)
+    a.append([4, 5])
+    others[0].append([6, 7])
+    assert (past.pages, past.keys, past.tail) == ([0, 1], [1], [3]) and others[1].pages == [0, 1] != others[0].pages
+    pool.check()
+
+
 def test_a_past_that_nobody_held():
     """One of its pages went back to the pool: nothing is shared, not even those that are still there."""
     pool = PagePool(6, 4)
@@ -314,6 +326,18 @@ def test_a_page_stands_for_what_it_was_last_said_to_hold():
     assert pool.remember(a.pages[0], 0, [1, 1]) != pool.remember(a.pages[0], 0, [2, 2])
     assert pool.find([1, 1]) == [] and [known.page for known in pool.find([2, 2])] == a.pages
     pool.check()
+
+
+def test_what_follows_a_hit_is_learned_too():
+    pool = PagePool(8, 2)
+    filled(pool, [1, 2, 3])
+    b = pool.table()
+    assert b.adopt([1, 2, 5, 6]) == 2
+    b.append([5, 6])
+    assert pool.table().adopt([1, 2, 5, 6, 7]) == 4
+    c = b.fork()
+    c.append([7, 8])
+    assert pool.table().adopt([1, 2, 5, 6, 7, 8]) == 6
 
 
 def test_ids_come_as_any_sequence():
@@ -670,6 +694,14 @@ def test_a_window_is_counted_without_an_event():
     b = pool.table()
     b.become(a.past())
     assert pool.log.at(len(pool.log)).visible_from(1) == 4
+    c = a.fork()
+    a.append(2, keep=6)
+    c.append(4, keep=6)
+    c.rollback(2)  # as many tokens are gone at its beginning, but it has seen two less
+    a.append(1, keep=6)
+    assert (a.seen, a.first, c.seen, c.first) == (9, 6, 8, 6)
+    a.become(c.past())
+    assert pool.log.at(len(pool.log)).visible_from(0) == 6 == a.first
 
 
 # -- random programs -----------------------------------------------------------------------------------------------------------

@@ -38,8 +38,8 @@ def color_at(page, x, y):
 def cell(page, number, pool=0):
     """Corner and size of a page, CSS px."""
     return page.evaluate(
-        f"""([p, k]) => {{ const {{ map }} = {PLAYER}, s = map.sections[k], {{ x, y, w }} = map.cell(s, s.pool.from + p);
-        return [x, y, w] }}""",
+        f"""([p, k]) => {{ const {{ grid: {{ columns, size, gap }}, gridTop }} = {PLAYER}.map.sections[k];
+        return [(p % columns) * (size + gap), gridTop + Math.floor(p / columns) * (size + gap), size] }}""",
         [number, pool],
     )
 
@@ -295,10 +295,12 @@ def test_two_pools_each_have_a_grid(open_page):
     page = open_page(page_map(log, start=len(log)))
     for k in (0, 1):
         state = log.at(len(log), k)
-        for number in {0, int(state.references.argmax())}:
+        for number in (int(state.references.argmin()), int(state.references.argmax())):
             x, y, w = cell(page, number, k)
             told = tip_at(page, x + w / 2, y + w / 2)
             assert told.startswith(f"page {number} · ") and ("free" in told) == (state.references[number] == 0)
+            free = color_at(page, x + w / 2, y + w - 4) == theme.LIGHT["free"].upper()
+            assert free == (state.references[number] == 0)
     alone = open_page(page_map(log, pools="full"))
     assert alone.evaluate(f"{PLAYER}.map.sections.length") == 1
 

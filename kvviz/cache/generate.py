@@ -44,16 +44,15 @@ def paged_cache(
     if getattr(model.config, "is_encoder_decoder", False):
         raise InvalidRequest("encoder-decoder models have a second cache, which is not paged: use a decoder-only model")
     windows = windows_of(config)
+    if tokens is pages is max_bytes is None:
+        tokens = min(getattr(config, "max_position_embeddings", None) or USUAL_TOKENS, USUAL_TOKENS)
+    page_size, capacity = positive("page_size", page_size), Capacity(tokens, pages, max_bytes)
     if window is not None:
         window = positive("window", window)
         if any(own is None or own > window for own in windows):
             attach.attach(model)
         windows = [window if own is None else min(own, window) for own in windows]
-    if tokens is pages is max_bytes is None:
-        tokens = min(getattr(config, "max_position_embeddings", None) or USUAL_TOKENS, USUAL_TOKENS)
-    return PagedCache(
-        config, windows, positive("page_size", page_size), Capacity(tokens, pages, max_bytes), dtype, grow
-    )
+    return PagedCache(config, windows, page_size, capacity, dtype, grow)
 
 
 def windows_of(config: Any) -> list[int | None]:

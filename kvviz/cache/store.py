@@ -165,7 +165,8 @@ class Slab:
         width = len(at.pages) * self.spec.kv_heads * len(at.pages[0])
         if not self._scratch or self._scratch[0].shape[0] < width:
             self._scratch = []  # the old ones go before the new ones come
-            room = len(at.pages) * self.spec.kv_heads * (len(at.pages[0]) + max(1, 256 // self.page_size))
+            each = min(self.pages, len(at.pages[0]) + max(1, 256 // self.page_size))  # room to grow; no table is longer
+            room = len(at.pages) * self.spec.kv_heads * each
             with torch.inference_mode(False):
                 self._scratch = [self.keys[0].new_empty(room, self.page_size * self.spec.head_dim) for _ in range(2)]
         return (
