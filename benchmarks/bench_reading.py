@@ -1,6 +1,6 @@
 """What reading scattered pages costs in a decode step: the attention of SmolLM2's 30 layers, by every way of reading.
 
-    python -m benchmarks.bench_reading             medians of 9 rounds; add a number for other counts
+    python -m benchmarks.bench_reading             medians of 25 rounds; add a number for other counts
 
 All ways read the same tokens and take turns within a round, so that a noisy machine troubles all alike; the figures are
 times that of ordinary attention (SDPA) over keys and values that lie in one piece. The pages lie anywhere in a pool of
@@ -25,15 +25,16 @@ from kvviz.cache.spec import CacheSpec
 from kvviz.cache.store import Place, Slab
 
 LAYERS, HEADS, KV_HEADS, DIM = 30, 9, 3, 64  # SmolLM2's
-BASE, CHOICE, FLEX = "in one piece", "attach's choice", "FlexAttention"
+BASE, MASKED, FLEX, CHOICE = "in one piece", "the pool, masked", "FlexAttention", "attach's choice"
 GATHERS = ("plain gather", "kvviz's gather")
+WAYS = (*GATHERS, MASKED, FLEX, CHOICE)
 LIMITS = {16: 2.5, 64: 1.6, 128: 1.4}  # of attach's choice, at 4,096 tokens
 NOISE = 1.05  # how much slower than the best gather attach's choice may look
 SIZES = (1, 4, 16, 64, 128, 256, 1024)
 LENGTHS = (512, 1024, 2048, 4096, 8192)
 
 
-def measure(tokens: int, page_size: int, rounds: int = 9, seed: int = 0) -> dict[str, float]:
+def measure(tokens: int, page_size: int, rounds: int = 25, seed: int = 0) -> dict[str, float]:
     """Milliseconds of a decode step's attention over all layers, for each way of reading: medians.
 
     Raises AssertionError where two ways give different answers.
@@ -44,10 +45,8 @@ def measure(tokens: int, page_size: int, rounds: int = 9, seed: int = 0) -> dict
     for slots in (*slab.keys, *slab.values):
         slots.uniform_(-1, 1)
     ids = random.Random(seed).sample(range(2 * count), count)
-    while count > 1 and ids == sorted(ids):  # of two or three pages, chance may make a row
-        ids.reverse()
     query = torch.randn(1, HEADS, 1, DIM)
-    config = SimpleNamespace(_attn_implementation=attach.NAME)
+    config = SimpleNamespace(_attn_implementation=attach.NAME)  # all that attention asks of a layer:
     module = SimpleNamespace(num_key_value_groups=HEADS // KV_HEADS, is_causal=True, config=config)
     whole = [slab.read(layer, place(slab, ids, tokens)) for layer in range(LAYERS)]
 
@@ -88,7 +87,7 @@ def measure(tokens: int, page_size: int, rounds: int = 9, seed: int = 0) -> dict
         )
         return [out for out, _ in read][-1]
 
-    ways = {BASE: in_one_piece, GATHERS[0]: plain_gather, GATHERS[1]: kvvizs_gather, "the pool, masked": masked_pool}
+    ways = {BASE: in_one_piece, GATHERS[0]: plain_gather, GATHERS[1]: kvvizs_gather, MASKED: masked_pool}
     if page_size >= 16 and flex.compiled() is not None:
         ways[FLEX] = flex_attention
     return times(ways | {CHOICE: attachs_choice}, rounds)
@@ -120,16 +119,13 @@ def report(tokens: int, page_size: int, rounds: int) -> None:
     best = min(ratio[name] for name in GATHERS)
     told = "" if limit is None else f"   limit {limit}{'' if ratio[CHOICE] <= limit else '   OVER'}"
     told += "" if ratio[CHOICE] <= best * NOISE else "   SLOWER THAN A GATHER"
-    columns = " ".join(f"{ratio[n]:16.2f}" if n in ratio else f"{'-':>16}" for n in (*GATHERS, *OTHERS, CHOICE))
+    columns = " ".join(f"{ratio[n]:16.2f}" if n in ratio else f"{'-':>16}" for n in WAYS)
     print(f"{tokens:6,} {page_size:5,} {taken[BASE]:9.1f} ms {columns}{told}", flush=True)
 
 
-OTHERS = ("the pool, masked", FLEX)
-
-
 if __name__ == "__main__":
-    count = int(sys.argv[1]) if len(sys.argv) > 1 else 9
-    print(f"{'tokens':>6} {'page':>5} {BASE:>12} " + " ".join(f"{n:>16}" for n in (*GATHERS, *OTHERS, CHOICE)))
+    count = int(sys.argv[1]) if len(sys.argv) > 1 else 25
+    print(f"{'tokens':>6} {'page':>5} {BASE:>12} " + " ".join(f"{n:>16}" for n in WAYS))
     with torch.inference_mode():
         for size in SIZES:
             report(4096, size, count)

@@ -377,9 +377,9 @@ def ids_of_rows(cache: PagedKVCache) -> list[list[int]]:
     return [[round(x) for x in row] for row in cache.get_all(0)[0][:, 0, :, 0].tolist()]
 
 
-def scattered() -> tuple[PagedKVCache, PagedKVCache]:
+def scattered(pages: int = 60) -> tuple[PagedKVCache, PagedKVCache]:
     """Two forks that grow by turns, a token a page."""
-    a = filled(0, 1, 2, page_size=1, pages=60, layers=2)
+    a = filled(0, 1, 2, page_size=1, pages=pages, layers=2)
     b = a.fork()
     for n in range(3, 7):
         assert put(a, n) == list(range(n + 1)) == put(b, n)
@@ -402,14 +402,15 @@ def test_scattered_pages_are_gathered():
     assert in_slab(a, 0, *a.get_all(0))  # one page is a row
 
 
-def test_memory_to_gather_in_is_counted():
-    """Keys and values of one layer, taken at the first gather, of four pages, with room for 256 tokens more."""
-    a, b = scattered()
-    pool, row = 60 * a.spec.token_bytes, HEADS * DIM * 4
-    assert a.held_bytes == b.held_bytes == pool + 2 * (4 + 256) * row and a.logical_bytes == 7 * a.spec.token_bytes
+@pytest.mark.parametrize(("pages", "room"), [(60, 60), (259, 259), (260, 260), (400, 4 + 256)])
+def test_memory_to_gather_in_is_counted(pages, room):
+    """Keys and values of one layer, taken at the first gather, of four pages: 256 tokens more, but not more than the pool."""
+    a, b = scattered(pages)
+    held = pages * a.spec.token_bytes + 2 * room * HEADS * DIM * 4
+    assert a.held_bytes == b.held_bytes == held and a.logical_bytes == 7 * a.spec.token_bytes
     for layer in range(2):
         assert ids_of(a.get_all(layer), layer) == [0, 1, 2, 3, 4, 5, 6]
-    assert a.held_bytes == pool + 2 * (4 + 256) * row
+    assert a.held_bytes == held
     a.free()
     b.free()
     assert a.held_bytes == b.held_bytes == 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from kvviz.view import pageposter
 from kvviz.view.html import View
 from kvviz.view.pagescene import PageScene
 from kvviz.view.scene import refuse_options
@@ -43,7 +44,6 @@ def page_map(
     scene = PageScene(log, start, pools, tokens, tokenizer)
     title, subtitle = _headings(scene, title)
     words = scene.words()
-    from kvviz.view import pageposter
 
     def png() -> bytes:
         return pageposter.page_map(scene, title, subtitle)
