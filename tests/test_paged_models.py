@@ -107,7 +107,9 @@ def assert_paged(cache, paths, first, last):
 
 
 def assert_free_releases(cache):
-    slabs = [weakref.ref(group.cache._memory.store) for group in cache.groups]
+    memories = [group.cache._memory for group in cache.groups if group.cache]
+    slabs = [weakref.ref(memory.store) for memory in memories if memory]
+    del memories
     cache.free()
     assert cache.held_bytes == 0 and not any(slab() for slab in slabs)
 

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch.nn.modules import module as torch_module
 
+import kvviz
 from kvviz import InvalidRequest, RecordingError, record
 from kvviz.memory.owners import tensors_of
 from kvviz.memory.trace import Action
@@ -256,3 +257,18 @@ def test_nothing_but_storages_of_the_cpu():
     with record() as run:
         pass
     assert len(odd) == 3 and run.trace.at(0).allocated == run.trace.at(-1).allocated
+
+
+@pytest.mark.parametrize("attached", [False, True])
+def test_a_pool_of_pages_is_the_kv_cache(attached):
+    """Also where an attached model is handed the new tokens only."""
+    model, tokenizer = kvviz.load_model("tiny")
+    if attached:
+        kvviz.attach(model)
+    ids = tokenizer("pages of a pool", return_tensors="pt").input_ids
+    cache = kvviz.paged_cache(model, tokens=256)
+    with kvviz.record(device="cpu") as run:
+        kvviz.decode(model, ids, 5, cache)
+    blocks = run.trace.at(len(run.trace)).blocks
+    mine = blocks["owner"] == run.trace.owners.index("kv cache")
+    assert blocks["requested"][mine].tolist() == [cache.held_bytes]

@@ -10,7 +10,7 @@ from kvviz.cache.store import Loose, Place, Slab
 from kvviz.cache.table import Copy
 
 if TYPE_CHECKING:
-    from kvviz.cache.paged import PagedKVCache
+    from kvviz.cache.lockstep import Lockstep
 
 
 @dataclass
@@ -20,7 +20,7 @@ class Memory:
     pool: PagePool
     store: Slab | Loose
     users: int = 1
-    stepping: PagedKVCache | None = None
+    stepping: Lockstep | None = None
 
     def drop_free(self) -> None:
         """Let go of the memory of free pages, but not within a step: its layers still read what slid out, or copy it."""

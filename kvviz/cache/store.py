@@ -100,7 +100,11 @@ class Slab:
 
     @property
     def held_bytes(self) -> int:
-        return storage_bytes([*self.keys, *self.values, *self._scratch])
+        return storage_bytes(self.kept_tensors())
+
+    def kept_tensors(self) -> list[torch.Tensor]:
+        """One tensor of each storage."""
+        return [self.keys[0], *self._scratch]  # all slabs are views of one allocation
 
     def reserve(self, pages: int) -> None:
         """They are here already."""
@@ -198,7 +202,11 @@ class Loose:
 
     @property
     def held_bytes(self) -> int:
-        return storage_bytes(t for layers in self.pages.values() for pair in layers for t in pair)
+        return storage_bytes(self.kept_tensors())
+
+    def kept_tensors(self) -> list[torch.Tensor]:
+        """One tensor of each storage."""
+        return [tensor for layers in self.pages.values() for pair in layers for tensor in pair]
 
     def reserve(self, pages: int) -> None:
         """Take that many pages, before anything changes. Raises OutOfMemory, and then holds no more than before."""

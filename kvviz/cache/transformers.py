@@ -160,6 +160,10 @@ class PagedCache(Cache):
         """What its storages keep alive: the whole pools."""
         return sum(cache.held_bytes for cache in self._caches())
 
+    def kept_tensors(self) -> list[torch.Tensor]:
+        """Tensors whose storages are all that it holds; the recorder asks for them."""
+        return [tensor for cache in self._caches() for tensor in cache.kept_tensors()]
+
     @property
     def logical_bytes(self) -> int:
         """What the visible tokens of all sequences need."""

@@ -28,6 +28,8 @@ def tensors_of(thing: Any, depth: int = DEPTH) -> Iterator[torch.Tensor]:
     elif isinstance(thing, torch.nn.Module):
         yield from thing.parameters()
         yield from thing.buffers()
+    elif callable(getattr(type(thing), "kept_tensors", None)):  # a cache that knows what it holds
+        yield from thing.kept_tensors()
     elif depth <= 0 or isinstance(thing, (str, bytes, int, float, type(None), type, ModuleType)):
         return
     elif isinstance(thing, dict):
@@ -117,7 +119,10 @@ class Owners:
         def grows(*args: Any, **kwargs: Any) -> Any:
             result = original(*args, **kwargs)
             owner = fixed if fixed is not None else self._by_id.get(id(args[0]), KV_CACHE)
-            self._claim(owner, tensors_of(result, 2))
+            cache = target if fixed is not None else args[0]
+            # what a cache of pages returns may be the new tokens only, or a copy to read: it knows better what it holds
+            knows = callable(getattr(type(cache), "kept_tensors", None))
+            self._claim(owner, tensors_of(cache if knows else result, 2))
             if fixed is not None and result is None:  # an `append` that returns nothing: look at the thing itself
                 self.look_again()
             return result
