@@ -1233,3 +1233,26 @@ def test_smollm2(smollm2, kind, paths):
                 handle.detach()
             assert same(got, wanted) < NEAR
             assert_paged(cache, paths, prompt, last)
+
+
+@pytest.mark.parametrize("thing", [None, "SmolLM2", torch.nn.Linear(2, 2)])
+@pytest.mark.parametrize("call", [kvviz.paged_cache, kvviz.attach])
+def test_what_is_no_model(call, thing):
+    with pytest.raises(InvalidRequest, match="a transformers model is needed, got"):
+        call(thing)
+
+
+def test_used_with_another_model_by_mistake():
+    """The first update cannot know; but a reset makes the cache its own model's again, and one layer too many is told."""
+    own, ids = model("llama"), torch.arange(1, 8)[None]
+    other = kvviz.PagedKVCache(len(own.model.layers), 1, 4)
+    expected = kvviz.decode(own, ids, 5)
+    cache = kvviz.paged_cache(own, page_size=4, tokens=64)
+    wrong = torch.zeros(1, other.spec.kv_heads, 3, other.spec.head_dim)
+    for layer in range(other.spec.layers):
+        cache.update(wrong, wrong, layer)
+    with pytest.raises(InvalidRequest, match=rf"made for a model of {other.spec.layers} layers, got layer {other.spec.layers}"):
+        cache.update(wrong, wrong, other.spec.layers)
+    cache.reset()
+    assert torch.equal(kvviz.decode(own, ids, 5, cache), expected)
+    cache.check()

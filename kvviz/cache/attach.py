@@ -45,7 +45,7 @@ def attach(model: Any, compile: bool | None = None) -> Attached:
     Raises InvalidRequest where transformers cannot change the model's attention.
     """
     _register()
-    config = model.config.get_text_config(decoder=True)
+    config = text_config(model)
     before = getattr(config, "_attn_implementation", None) or "eager"
     if is_attached(config):
         before = _before.get(model, "eager")
@@ -66,6 +66,14 @@ def attach(model: Any, compile: bool | None = None) -> Attached:
         else f"read by FlexAttention from {flex.SMALLEST} tokens a page on, if it compiles"
     )
     return Attached(model, before, f"pages in a row are read by a view, scattered ones {scattered}")
+
+
+def text_config(model: Any) -> Any:
+    """The configuration of a transformers model's language part. Raises InvalidRequest for anything else."""
+    config: Any = getattr(model, "config", None)
+    if not callable(getattr(config, "get_text_config", None)):
+        raise InvalidRequest(f"a transformers model is needed, got {type(model).__name__}")
+    return config.get_text_config(decoder=True)
 
 
 def is_attached(config: Any) -> bool:

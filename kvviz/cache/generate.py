@@ -40,7 +40,7 @@ def paged_cache(
     """
     from kvviz.cache.transformers import PagedCache
 
-    config = model.config.get_text_config(decoder=True)
+    config = attach.text_config(model)
     if getattr(model.config, "is_encoder_decoder", False):
         raise InvalidRequest("encoder-decoder models have a second cache, which is not paged: use a decoder-only model")
     windows = windows_of(config)

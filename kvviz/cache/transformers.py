@@ -203,6 +203,15 @@ class PagedCache(Cache):
 
     # what generate() calls
 
+    def update(
+        self, key_states: torch.Tensor, value_states: torch.Tensor, layer_idx: int, *args: Any, **kwargs: Any
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if layer_idx >= len(self.layers):
+            raise InvalidRequest(
+                f"this cache was made for a model of {len(self.layers)} layers, got layer {layer_idx}: another model's cache?"
+            )
+        return super().update(key_states, value_states, layer_idx, *args, **kwargs)
+
     def reset(self) -> None:
         for cache in self._caches():
             cache.reset()
@@ -280,7 +289,12 @@ class PagedCache(Cache):
         if self._freed:
             raise SequenceFreed("this cache was freed")
         batch, heads, tokens, size = keys.shape
-        if group.cache is None or (group.cache.spec.batch != batch and not group.cache.seen):
+        cache = group.cache
+        if (
+            cache is None
+            or (cache.spec.batch != batch and not cache.seen)
+            or self._of_another_model(cache, heads, size)
+        ):
             self._make(keys)
         cache = group.cache
         assert cache is not None
@@ -300,6 +314,12 @@ class PagedCache(Cache):
                     if other is not group:  # which asks for itself
                         other.cache.require(tokens)
         return cache
+
+    def _of_another_model(self, cache: PagedKVCache, heads: int, size: int) -> bool:
+        """Was the pool made for other heads, by mistake, and is nothing in it now?"""
+        if (cache.spec.kv_heads, cache.spec.head_dim) == (heads, size) or cache.pool is None:
+            return False
+        return not any(other.seen for other in self._caches())
 
     def undo_first(self, group: Group) -> None:
         """No room for the first tokens in one group: the others, which may have them already, forget them, too."""
