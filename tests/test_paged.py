@@ -416,6 +416,15 @@ def test_memory_to_gather_in_is_counted(pages, room):
     assert a.held_bytes == b.held_bytes == 0
 
 
+def test_all_sequences_let_go_before_any_of_them_takes():
+    """Two pages, which two sequences have in common: they are free when both have let go, and then each gets one."""
+    cache = filled(*range(6), window=4, pages=2)
+    cache.select([0, 0])
+    cache.append(0, *tensors(range(6, 12), 0, 2))
+    assert ids_of(cache.get_all(0)) == [8, 9, 10, 11] and cache.pool.free_count == 0
+    cache.check()
+
+
 def test_what_slid_out_is_read_before_it_is_written_again():
     """Three pages in all: five new tokens take the very slots of the old ones that their first queries still read."""
     for page_size, pages in ((1, 3), (2, 2), (4, 2)):
