@@ -491,6 +491,17 @@ def test_a_kept_past_is_found_again():
             cache.rollback(9)
 
 
+def test_a_reset_forgets_what_was_truncated():
+    """What was cut off is not missed after a rollback; what slid out of the window is."""
+    cache = make(1, 2, window=3)
+    put(cache, *range(9))
+    cache.truncate(1)
+    assert cache.can_rollback(1) and not cache.can_rollback(2)
+    cache.reset()
+    put(cache, *range(6))
+    assert cache.can_rollback(1) and not cache.can_rollback(2)
+
+
 # -- what others left -----------------------------------------------------------------------------------------------------------
 
 
