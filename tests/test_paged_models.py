@@ -1251,7 +1251,9 @@ def test_used_with_another_model_by_mistake():
     wrong = torch.zeros(1, other.spec.kv_heads, 3, other.spec.head_dim)
     for layer in range(other.spec.layers):
         cache.update(wrong, wrong, layer)
-    with pytest.raises(InvalidRequest, match=rf"made for a model of {other.spec.layers} layers, got layer {other.spec.layers}"):
+    with pytest.raises(
+        InvalidRequest, match=rf"made for a model of {other.spec.layers} layers, got layer {other.spec.layers}"
+    ):
         cache.update(wrong, wrong, other.spec.layers)
     cache.reset()
     assert torch.equal(kvviz.decode(own, ids, 5, cache), expected)
