@@ -577,7 +577,7 @@ def test_bytes_are_counted_in_the_dtype_that_comes(dtype):
     cache = make(page_size=1, max_bytes=10 * page + page // 2)
     before = state(cache)
     with pytest.raises(
-        PoolExhausted, match=f"1 page missing of a pool of 10: raise max_bytes={10 * page + page // 2:,}"
+        PoolExhausted, match=f"1 page missing of a pool of 10: raise max_bytes, now {10 * page + page // 2:,}"
     ):
         cache.append(0, *tensors(range(11), dtype=dtype))
     assert state(cache) == before
@@ -661,7 +661,11 @@ def test_capacity(given, batch, window, pages):
 @pytest.mark.parametrize("grow", [False, True])
 @pytest.mark.parametrize(
     ("given", "says"),
-    [({"tokens": 12}, "tokens=12"), ({"pages": 3}, "pages=3"), ({"max_bytes": 3 * PAGE}, f"max_bytes={3 * PAGE}")],
+    [
+        ({"tokens": 12}, "tokens, now 12"),
+        ({"pages": 3}, "pages, now 3"),
+        ({"max_bytes": 3 * PAGE}, f"max_bytes, now {3 * PAGE}"),
+    ],
 )
 def test_running_out_says_what_to_raise(given, says, grow):
     says = f"raise {says}$"
@@ -853,11 +857,26 @@ def test_counts_that_are_none(name, value):
         ({"tokens": 4, "pages": 4, "max_bytes": 9}, "not tokens and pages and max_bytes"),
         ({"dtype": torch.int8}, "dtype must be a floating-point torch.dtype or None, got torch.int8"),
         ({"device": "nowhere"}, "device 'nowhere' cannot be used here"),
+        ({"log": 5}, "log must be a PageLog or None, got int"),
     ],
 )
 def test_arguments_that_do_not_fit(given, says):
     with pytest.raises(InvalidRequest, match=says):
         make(**given)
+
+
+@pytest.mark.parametrize("value", [-1, 1.5, None, "2", True])
+def test_questions_about_counts_that_are_none(value):
+    cache = make(pages=4)
+    put(cache, 0)
+    for ask in (cache.can_append, cache.can_rollback, cache.require, cache.keep_past):
+        with pytest.raises(InvalidRequest, match="tokens must be a whole number from 0 up, got "):
+            ask(value)
+    with pytest.raises(InvalidRequest, match="layer must be 0 … 0, got "):
+        cache.seen_by(value)
+    with pytest.raises(InvalidRequest, match="sequences are 0 … 0, got "):
+        cache.select([1 if value is True else value])
+    assert cache.length == 1
 
 
 def test_less_than_one_page():
@@ -1103,7 +1122,7 @@ class Program:
         if not fits:
             before, says = (
                 state(cache),
-                f"missing.*raise {next(iter(self.given))}=" if self.given else "the usual 8,192",
+                f"missing.*raise {next(iter(self.given))}, now" if self.given else "the usual 8,192",
             )
             for layer in order[:layers]:
                 with pytest.raises(PoolExhausted, match=says):

@@ -468,6 +468,13 @@ def test_a_freed_sequence(call):
     assert repr(table) == "<PageTable 0: freed>"
 
 
+def test_a_pool_that_nobody_could_count():
+    with pytest.raises(InvalidRequest, match="a pool has at most 16,777,216 pages, not 1,000,000,000,000"):
+        PagePool(10**12, 16)
+    with pytest.raises(InvalidRequest, match="log must be a PageLog or None, got int"):
+        PagePool(4, 16, log=5)
+
+
 @pytest.mark.parametrize("name", ["pages", "page_size"])
 @pytest.mark.parametrize("value", [0, -1, 1.5, None, True, "8"])
 def test_counts_that_are_none(name, value):

@@ -297,6 +297,8 @@ def test_refusals_say_what_is_known(log):
         ({"tokens": {"A": ["a"]}}, "tokens must be keyed by sequences' numbers, not 'A'"),
         ({"tokens": {0: "abc"}}, "tokens of sequence 0 must be a list, one entry a token, not 'abc'"),
         ({"tokens": {0: ["a", None]}}, "tokens of sequence 0 must be strings or ids, not None"),
+        ({"tokens": {0: [1, -1]}, "tokenizer": Bytewise()}, "tokens of sequence 0 must be ids from 0 up, not -1"),
+        ({"title": 3}, "title must be a string or None, not 3"),
     ):  # fmt: skip
         with pytest.raises(ViewError) as caught:
             page_map(log, **wrong)

@@ -59,4 +59,8 @@ class Capacity:
         if self.wish:
             return f"raise {self.wish}"
         now = getattr(self, self.named)
-        return f"raise {self.named}={now:,}" if now else f"name more than the usual {USUAL_TOKENS:,} tokens by tokens="
+        return (
+            f"raise {self.named}, now {now:,}"
+            if now
+            else f"name more than the usual {USUAL_TOKENS:,} tokens by tokens="
+        )

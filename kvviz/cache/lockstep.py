@@ -9,7 +9,7 @@ import torch
 from kvviz.cache.capacity import Capacity, pages_for
 from kvviz.cache.pagelog import PageLog, PoolInfo
 from kvviz.cache.pages import PagePool
-from kvviz.cache.spec import CacheSpec
+from kvviz.cache.spec import CacheSpec, natural
 from kvviz.cache.step import Memory, Step
 from kvviz.cache.store import Loose, Place, Slab, place
 from kvviz.cache.table import PageTable
@@ -66,10 +66,11 @@ class Lockstep:
 
         spec: what the pool would be made of, where there is none yet.
         """
-        short = self._short_of(tokens, spec)
+        short = self._short_of(natural("tokens", tokens), spec)
         if not short or self._may_grow(short):
             return
-        why = f"no room for {tokens:,} more tokens of {self.spec.batch:,} sequence{'s' * (self.spec.batch > 1)}"
+        batch = self.spec.batch
+        why = f"no room for {tokens:,} more token{'s' * (tokens > 1)} of {batch:,} sequence{'s' * (batch > 1)}"
         if self._memory:
             raise self._memory.pool.refuse(short, why, self.capacity.advice())
         raise PoolExhausted(

@@ -60,7 +60,7 @@ class PagedKVCache(Lockstep):
         self.grow = bool(grow)
         self.cut = 0  # number of the first token that truncate() left
         self.past = 0  # tokens kept beyond the window, for a rollback to find again
-        self.log = PageLog() if log is None else log
+        self.log = PageLog.of(log)
         self.name = name or ("pages" if window is None else f"window {window}")
         self.tables: list[PageTable] = []
         self._memory: Memory | None = None
@@ -77,6 +77,7 @@ class PagedKVCache(Lockstep):
 
     def seen_by(self, layer: int) -> int:
         """Tokens that have come to this layer: fewer than `seen` while a step is on its way to it."""
+        self.spec.accept_layer(layer)
         step = self._open_step()
         return self.seen - (step.tokens if step and layer in step.missing else 0)
 
@@ -221,7 +222,7 @@ class PagedKVCache(Lockstep):
 
     def can_rollback(self, tokens: int) -> bool:
         """Would the next query, after that, still find all that its window holds?"""
-        if tokens > self._stored or ((step := self._open_step()) and tokens < step.tokens):
+        if natural("tokens", tokens) > self._stored or ((step := self._open_step()) and tokens < step.tokens):
             return False
         needed = 0 if self.window is None else self.seen - tokens - self.window + 1
         return not self.tables or self.tables[0].first <= max(0, self.cut, needed)
@@ -241,7 +242,6 @@ class PagedKVCache(Lockstep):
         self._close_step()
         if self._memory:
             self._let_go(self.tables)
-            self._memory.users -= 1
         self._freed, self._memory, self._step, self.tables = True, None, None, []
 
     # more sequences, fewer, or others
@@ -253,8 +253,6 @@ class PagedKVCache(Lockstep):
         other.__dict__.update(self.__dict__)
         other.spec, other._step = replace(self.spec), None
         other.tables = [table.fork() for table in self.tables]
-        if self._memory:
-            self._memory.users += 1
         return other
 
     def reorder(self, order: Sequence[int]) -> None:
@@ -267,7 +265,8 @@ class PagedKVCache(Lockstep):
     def select(self, order: Sequence[int]) -> None:
         """As many sequences as `order` has entries, each with the past of that one."""
         self._between_steps("select")
-        if any(not 0 <= int(source) < self.spec.batch for source in order) or not len(order):
+        known = range(self.spec.batch)
+        if not len(order) or any(not hasattr(s, "__index__") or s.__index__() not in known for s in order):
             raise InvalidRequest(f"sequences are 0 … {self.spec.batch - 1}, got {list(order)}")
         if self._memory is None:
             self.spec.batch = len(order)

@@ -161,6 +161,13 @@ class PageLog:
         self._entries: dict[int, tuple[int, Entries]] = {}
         self._lengths: dict[int, tuple[int, Lengths]] = {}
 
+    @classmethod
+    def of(cls, log: Any) -> PageLog:
+        """That log, or a new one for None. Raises InvalidRequest for what is no log."""
+        if not (log is None or isinstance(log, PageLog)):
+            raise InvalidRequest(f"log must be a PageLog or None, got {type(log).__name__}")
+        return cls() if log is None else log
+
     def __len__(self) -> int:
         return len(self._rows) // 7
 

@@ -15,6 +15,8 @@ from kvviz.cache.spec import natural, positive
 from kvviz.cache.table import PageTable
 from kvviz.errors import CorruptCache, InvalidRequest, PoolExhausted, UnknownPage
 
+MOST_PAGES = 1 << 24  # that a pool keeps account of: some 0.6 GB of lists
+
 
 class Prefix(NamedTuple):
     """A full page's tokens, and the number that stands for all that comes before them (0 at the start)."""
@@ -45,7 +47,9 @@ class PagePool:
 
     def __init__(self, pages: int, page_size: int, *, log: PageLog | None = None, info: PoolInfo | None = None):
         self.pages, self.page_size = positive("pages", pages), positive("page_size", page_size)
-        self.log = PageLog() if log is None else log
+        if self.pages > MOST_PAGES:
+            raise InvalidRequest(f"a pool has at most {MOST_PAGES:,} pages, not {self.pages:,}: take larger pages")
+        self.log = PageLog.of(log)
         self.info = info or PoolInfo("pool", self.pages, self.page_size)
         self.number = self.log.add_pool(self.info)
         self.tables: dict[int, PageTable] = {}  # by sequence

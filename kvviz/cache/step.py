@@ -19,7 +19,6 @@ class Memory:
 
     pool: PagePool
     store: Slab | Loose
-    users: int = 1
     stepping: Lockstep | None = None
 
     def drop_free(self) -> None:

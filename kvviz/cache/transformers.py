@@ -361,7 +361,7 @@ class PagedCache(Cache):
                 cache.capacity = self.capacity
             return
         total = getattr(self.capacity, named)
-        wish, rest, needs = f"{named}={total:,}", total, {}
+        wish, rest, needs = f"{named}, now {total:,}", total, {}
         prices = [1 if named == "pages" else cache.spec.token_bytes * self.page_size for cache in caches]
         for k, cache in enumerate(caches):
             if cache.pool:
@@ -372,8 +372,8 @@ class PagedCache(Cache):
         for k, pages in _share(rest, prices, needs).items():
             if pages < 1:
                 raise PoolExhausted(
-                    f"{wish} leave no page for {caches[k].name}, where a page of each type of layers takes "
-                    f"{sum(prices):,}: raise {wish}"
+                    f"{named}={total:,} leaves no page for {caches[k].name}, where a page of each type of layers takes "
+                    f"{sum(prices):,}: raise {named}"
                 )
             caches[k].capacity = Capacity(pages=pages, wish=wish)
 

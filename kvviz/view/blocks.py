@@ -34,7 +34,7 @@ def block_map(
 
     Raises ViewError for an unknown device, start, renderer, theme or fold; InconsistentTrace where no true picture exists.
     """
-    refuse_options(renderer, theme)
+    refuse_options(renderer, theme, title)
     if fold not in (None, True, False):
         raise ViewError(f"fold must be True, False or None, not {fold!r}")
     scene = Scene(trace, device, start, fold)

@@ -40,7 +40,7 @@ def page_map(
 
     Raises ViewError for an unknown start, renderer, theme or pool, and for tokens of which no text can be had.
     """
-    refuse_options(renderer, theme)
+    refuse_options(renderer, theme, title)
     scene = PageScene(log, start, pools, tokens, tokenizer)
     title, subtitle = _headings(scene, title)
     words = scene.words()

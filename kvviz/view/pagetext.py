@@ -29,6 +29,8 @@ def texts(tokens: Any, tokenizer: Any = None) -> dict[int, list[str]]:
             result[sequence] = row
         elif all(_whole(token) for token in row):
             read = _reader(tokenizer)
+            if low := [token for token in row if token < 0]:
+                raise ViewError(f"tokens of sequence {sequence} must be ids from 0 up, not {low[0]}")
             for token in set(row) - set(known):
                 known[token] = read(int(token))
             result[sequence] = [known[token] for token in row]

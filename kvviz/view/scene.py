@@ -259,8 +259,10 @@ class Scene:
 SERIES = ("reserved", "allocated", "requested")
 
 
-def refuse_options(renderer: str, theme: str) -> None:
-    """Raises ViewError unless both are known."""
+def refuse_options(renderer: str, theme: str, title: str | None = None) -> None:
+    """Raises ViewError unless renderer and theme are known, and the title can be written."""
+    if not (title is None or isinstance(title, str)):
+        raise ViewError(f"title must be a string or None, not {title!r}")
     if renderer not in RENDERERS:
         raise ViewError(f"unknown renderer {renderer!r}; known: {', '.join(RENDERERS)}")
     if theme not in THEMES:

@@ -34,7 +34,7 @@ def timeline(
 
     Raises ViewError for an unknown device, start, renderer or theme.
     """
-    refuse_options(renderer, theme)
+    refuse_options(renderer, theme, title)
     scene = Scene(trace, device, start)
     title = "Memory over time" if title is None else title
     where = f"device {device} · " if len(trace.devices) > 1 else ""
