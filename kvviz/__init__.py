@@ -40,6 +40,7 @@ from kvviz.explore.windows import WindowExplorer
 from kvviz.memory.allocator import CachingAllocator
 from kvviz.memory.compare import compare
 from kvviz.memory.delta import delta
+from kvviz.memory.diagnose import diagnose
 from kvviz.memory.file import load
 from kvviz.memory.holders import holders
 from kvviz.memory.record import record
@@ -88,6 +89,7 @@ __all__ = [
     "compare",
     "decode",
     "delta",
+    "diagnose",
     "exercise",
     "holders",
     "load",

@@ -7,6 +7,7 @@ from kvviz import CachingAllocator, InvalidRequest, PagedKVCache, PoolExhausted,
 from kvviz.exercises import (
     allocator,
     cache_grows,
+    debug_oom,
     fragmentation,
     page_size,
     pages,
@@ -416,3 +417,34 @@ def test_reading_pages(capsys):
     ):  # fmt: skip
         assert not exercise("08.3").check(wrong)
         assert told in capsys.readouterr().out
+
+
+def test_11_1(capsys):
+    assert exercise("11.1").check(32)
+    assert not exercise("11.1").check(64) and not exercise("11.1").check(16)
+    assert "Too many" in (told := capsys.readouterr().out) and "Too few" in told
+
+
+def test_11_2(capsys):
+    def slide(kept, rows):
+        return torch.cat([kept, rows], dim=2)[:, :, -debug_oom.WINDOW :]
+
+    task = exercise("11.2")
+    assert task.check(lambda kept, rows: slide(kept, rows).clone())
+    assert not task.check(slide) and not task.check(lambda kept, rows: kept)
+    assert not task.check(lambda kept, rows: slide(rows, kept).clone()) and not task.check(lambda kept, rows: 3)
+    told = capsys.readouterr().out
+    assert "The diagnosis still says: sliced, not cloned" in told and "the last 64 tokens of both" in told
+
+
+def test_11_3(capsys):
+    def no_graph(loss, weight, texts):
+        with torch.inference_mode():
+            return [loss(weight, text) for text in texts]
+
+    task = exercise("11.3")
+    assert task.check(no_graph) and task.check(lambda loss, weight, texts: [loss(weight, t).detach() for t in texts])
+    assert not task.check(lambda loss, weight, texts: [loss(weight, t) for t in texts])
+    assert not task.check(lambda loss, weight, texts: no_graph(loss, weight, texts)[1:])
+    told = capsys.readouterr().out
+    assert "The diagnosis still says: kept by autograd" in told and "one score a text" in told

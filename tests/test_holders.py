@@ -1,6 +1,7 @@
 """holders() and delta(): who keeps memory alive, and what a few lines changed."""
 
 import gc
+import weakref
 
 import pytest
 import torch
@@ -96,3 +97,36 @@ def test_delta_says_what_it_cannot():
         _ = d.difference
     with record(), pytest.raises(RecordingError, match="already running"), d:
         pass
+
+
+def test_asking_keeps_nothing_alive():
+    """A function's variables are read by way of a copy that Python before 3.13 keeps in the frame."""
+    ends = []
+
+    def lesson(ask):
+        cache = torch.zeros(1000)
+        kept = [torch.zeros(100, 100)[:2]]  # a view: then a recording looks through all references
+        weakref.finalize(cache.untyped_storage(), ends.append, "cache")
+        weakref.finalize(kept[0].untyped_storage(), ends.append, "kept")
+        ask(cache)
+        assert not ends
+        del cache, kept
+        gc.collect()
+        assert sorted(ends) == ["cache", "kept"]
+        ends.clear()
+
+    def recorded(cache):
+        with record("cpu"):
+            cache.add_(1)
+
+    lesson(holders)
+    lesson(recorded)
+
+
+def test_a_function_that_called_locals_keeps_its_copy():
+    def lesson():
+        cache, copy = torch.zeros(1000), locals()
+        holders(cache)
+        return copy
+
+    assert set(lesson()) >= {"cache"}

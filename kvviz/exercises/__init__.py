@@ -73,6 +73,7 @@ def exercise(number: str) -> Exercise:
     from kvviz.exercises import (
         allocator,
         cache_grows,
+        debug_oom,
         fragmentation,
         page_size,
         pages,
@@ -82,7 +83,9 @@ def exercise(number: str) -> Exercise:
         windows,
     )
 
-    lessons = start_here, cache_grows, allocator, fragmentation, windows, pages, page_size, real_model, reading_pages
+    lessons = (
+        start_here, cache_grows, allocator, fragmentation, windows, pages, page_size, real_model, reading_pages, debug_oom,
+    )  # fmt: skip
     known = {e.number: e for lesson in lessons for e in lesson.exercises()}
     if number not in known:
         raise InvalidRequest(f"no exercise {number!r}; there are {', '.join(sorted(known))}")

@@ -24,6 +24,7 @@ from kvviz.memory.alive import modules_and_tensors, roots
 from kvviz.memory.allocator import CachingAllocator
 from kvviz.memory.drive import Driver
 from kvviz.memory.owners import WEIGHTS, Owners, storage_of
+from kvviz.memory.shown import Shown, shown
 from kvviz.memory.sites import Sites
 from kvviz.memory.trace import Trace
 
@@ -43,6 +44,7 @@ class CpuRecorder:
         self.owners = Owners(self.claim)
         self.sites: Sites | None = None
         self.result: Any = None  # torch's own record, until it is read
+        self.shown: Shown | None = None
         self._stacks, self._max_events = stacks, max_events
         self._off: list[Callable[[], Any]] = []  # what stop() has to do, in the reverse order of start()
 
@@ -97,6 +99,7 @@ class CpuRecorder:
     def _stop_profiler(self) -> None:
         if torch.autograd._profiler_enabled():
             self.result = torch.autograd._disable_profiler()
+            self.shown = shown(modules_and_tensors(collect=False)[1], "cpu")
         self.owners.look_again()
 
     def _enter(self, modules: list[torch.nn.Module], tensors: list[torch.Tensor]) -> None:
@@ -139,7 +142,7 @@ def trace_of(seen: CpuRecorder) -> Trace:
         owners=list(seen.owners.names),
         stacks=list(seen.sites.texts) if seen.sites else [],
         origin=ORIGIN,
-        about={"torch": torch.__version__},
+        about={"torch": torch.__version__} | ({"tensors": seen.shown.at(driver.places)} if seen.shown else {}),
     )
 
 

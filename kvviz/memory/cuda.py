@@ -18,6 +18,7 @@ from kvviz.errors import RecordingError
 from kvviz.memory.alive import modules_and_tensors, roots
 from kvviz.memory.lifetimes import Lifetimes
 from kvviz.memory.owners import WEIGHTS, Owners, storage_of
+from kvviz.memory.shown import Shown, shown
 from kvviz.memory.snapshot import from_snapshot
 from kvviz.memory.trace import Events, Mark, Trace
 from kvviz.origin import of_cuda
@@ -35,6 +36,7 @@ class CudaRecorder:
         self.owners = Owners(self.claim)
         self._stacks, self._max_events = stacks, max_events
         self._snapshot: dict[str, Any] | None = None
+        self._shown: Shown | None = None
         self._on = False
 
     def start(self) -> None:
@@ -74,6 +76,7 @@ class CudaRecorder:
             if self._on:
                 self.owners.look_again()
                 self._snapshot = torch.cuda.memory._snapshot()
+                self._shown = shown(modules_and_tensors(collect=False)[1], "cuda")
         finally:
             self.owners.close()
             if self._on:
@@ -87,6 +90,8 @@ class CudaRecorder:
         device = torch.cuda.get_device_properties(0)
         bare = from_snapshot(held, "")
         about = bare.about | {"torch": torch.__version__, "capacity": device.total_memory}
+        if self._shown is not None:
+            about["tensors"] = self._shown.at({address: address for address in self._shown.storages})
         origin = of_cuda(device.name)
         told = [w for w in bare.warnings if not any(phrase in w for phrase in GOES_WITHOUT_SAYING)]
         if len(bare) and np.bincount(bare.events.device).max() >= self._max_events:

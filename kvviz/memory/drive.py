@@ -90,6 +90,11 @@ class Driver:
         self._stack = self._stack[: self._entered] + array("q", stacks.tolist())
 
     @property
+    def places(self) -> dict[Hashable, int]:
+        """The model's address of each block that lives now."""
+        return {key: address for key, (address, _) in self._places.items()}
+
+    @property
     def alloc_times(self) -> np.ndarray:
         """Times of the blocks made after begin()."""
         return np.array(self._time[self._entered :], "i8")

@@ -7,6 +7,7 @@ the references that lead to an object, and says each as one would write it: a va
 from __future__ import annotations
 
 import gc
+import inspect
 import sys
 import types
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 
 from kvviz.errors import InvalidRequest
+from kvviz.memory.alive import variables_of
 from kvviz.memory.owners import storage_of, tensors_of
 
 DEPTH = 4  # containers in containers: further up than this nobody reads on
@@ -90,8 +92,8 @@ def _names(thing: Any, frame: types.FrameType) -> Iterator[str]:
         if not walk.f_globals.get("__name__", "").startswith(
             ("kvviz.memory", "IPython", "ipykernel", "pytest", "_pytest")
         ):
-            if walk.f_locals is not walk.f_globals:
-                spaces[id(walk)] = dict(walk.f_locals)
+            if walk.f_code.co_flags & inspect.CO_OPTIMIZED or walk.f_locals is not walk.f_globals:
+                spaces[id(walk)] = variables_of(walk)
             spaces[id(walk.f_globals)] = walk.f_globals
         walk = walk.f_back
     for space in spaces.values():

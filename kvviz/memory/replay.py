@@ -35,7 +35,7 @@ def replay(trace: Trace, conf: str = "", capacity: int | None = None, device: in
     If a request does not fit, the replay ends there: its last event is the OOM, `about["stopped_at"]` is the index of
     that request in `trace`, and a warning says so; what the program would have done then is not known. A request that
     failed in the recording is tried again: where it fits now, `about["served"]` has the index of the recorded OOM event,
-    and the block is given back at once, since the recorded program went on without it.
+    and the block is given back at once, since the recorded program went on without it; otherwise `about["refused"]` has.
 
     Raises InvalidRequest for bad settings, or where what lived before the recording does not fit by itself.
     """
@@ -48,6 +48,7 @@ def replay(trace: Trace, conf: str = "", capacity: int | None = None, device: in
     calls = _empty_cache_calls(trace, device)
     marks = sorted(trace.marks, key=lambda mark: mark.event)
     served: list[int] = []
+    refused: list[int] = []
     stopped: int | None = None
     e, held = trace.events, _frees_that_wait(trace, device)
     rows = np.flatnonzero(e.device == device)
@@ -81,7 +82,7 @@ def replay(trace: Trace, conf: str = "", capacity: int | None = None, device: in
                 driver.free(("oom", i), time * 1000)
                 served.append(i)
             except OutOfMemory:
-                pass  # as recorded
+                refused.append(i)  # as recorded
     if stopped is None:
         for mark in marks[next_mark:]:
             driver.mark(mark.name)
@@ -96,7 +97,9 @@ def replay(trace: Trace, conf: str = "", capacity: int | None = None, device: in
         stacks=trace.stacks,
         origin=f"allocator model, replay of: {trace.origin}",
         warnings=warnings,
-        about={"served": served, "stopped_at": stopped, "retries": model.retries, "ooms": model.ooms},
+        about={
+            "served": served, "refused": refused, "stopped_at": stopped, "retries": model.retries, "ooms": model.ooms,
+        },
     )
 
 

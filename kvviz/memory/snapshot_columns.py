@@ -258,20 +258,24 @@ def _numbers(events: list[dict], places: np.ndarray, what: str) -> tuple[np.ndar
     except (KeyError, TypeError, OverflowError):
         pass
     return (
-        integers(_values(events, "addr", places, what), f"addr in {what}"),
+        integers(_values(events, "addr", places, what, other="device_free"), f"addr in {what}"),
         integers(_values(events, "size", places, what), f"size in {what}"),
         handles(_values(events, "stream", None, what), f"stream in {what}"),
         integers(_values(events, "time_us", None, what, default=-1), f"time_us in {what}", signed=True).view("u8"),
     )
 
 
-def _values(events: list[dict], name: str, needed: np.ndarray | None, what: str, default: int = 0) -> list:
-    """One key of all events, with `default` where it is not there; where it is `needed`, that is an error."""
+def _values(
+    events: list[dict], name: str, needed: np.ndarray | None, what: str, default: int = 0, other: str = ""
+) -> list:
+    """One key of all events, with `other` and then `default` where it is not there; where it is `needed`, that is an
+    error. An event of out of memory has `device_free` instead of an address: it is kept in its place.
+    """
     try:
         return [event[name] for event in events]
     except KeyError:
         pass
-    values = [event.get(name, default) for event in events]
+    values = [event.get(name, event.get(other, default)) for event in events]
     if needed is not None:
         for k in np.flatnonzero(needed).tolist():
             if name not in events[k]:

@@ -51,7 +51,8 @@ class Events:
     """Equal-length numpy columns, one row an event; `events.size` and `events["size"]` are the same.
 
     action: an Action. address, size, requested: bytes; size is rounded as the allocator rounds, requested is what was
-    asked for. stream, device: small integers. time_us: microseconds since the epoch. owner: index into trace.owners.
+    asked for. Of an OOM event `address` is the number of bytes that the device had left. stream, device: small integers.
+    time_us: microseconds since the epoch. owner: index into trace.owners.
     stack: index into trace.stacks, -1 where nothing is known.
     """
 
@@ -124,7 +125,7 @@ class Trace:
     stacks: Sequence[str] = ()
     origin: str = "unknown"
     warnings: Sequence[str] = ()
-    about: dict = field(default_factory=dict)  # torch release, settings, capacity: what a replay needs
+    about: dict = field(default_factory=dict)  # torch release, settings, capacity: what a replay needs; see shown.py
 
     def __len__(self) -> int:
         return len(self.events)

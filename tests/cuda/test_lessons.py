@@ -7,7 +7,7 @@ import pytest
 
 from tests.cuda_stub.oracle import in_child
 
-NOTEBOOKS = sorted((pathlib.Path(__file__).parents[2] / "notebooks").glob("0*.ipynb"))
+NOTEBOOKS = sorted((pathlib.Path(__file__).parents[2] / "notebooks").glob("[01]*.ipynb"))
 
 
 def run_cells(path):

@@ -1,0 +1,112 @@
+"""A moment of a run: whose the bytes are, where they were asked for, what is free, and what pins it."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from kvviz.memory.state import MemoryState, State
+from kvviz.memory.trace import Action, Trace
+
+UNKNOWN_SITE = "an unknown call site"
+
+
+@dataclass(frozen=True)
+class Pin:
+    """Free bytes that cannot be given back, in `segments` segments, because blocks of one owner and site lie there."""
+
+    free: int
+    segments: int
+    blocks: int
+    bytes: int  # of those blocks
+    by: str
+
+
+class Moment:
+    """The state of one device after `i` events, asked in the words of a report."""
+
+    def __init__(self, trace: Trace, i: int, device: int):
+        self.trace, self.i, self.device = trace, i, device
+        self.state: MemoryState = trace.at(i, device)
+        self._blocks = self.state.blocks
+        self._used = self._blocks[self._blocks["state"] != State.INACTIVE]
+
+    @property
+    def free(self) -> int:
+        """Reserved bytes that no block uses."""
+        return self.state.reserved - self.state.active
+
+    @property
+    def pinned(self) -> int:
+        """Free bytes in segments that hold a living block: empty_cache() cannot give them back."""
+        return self.free - self.state.releasable
+
+    @property
+    def where(self) -> str:
+        """ "event 1,234, after the mark `generation 3`"."""
+        before = [mark for mark in self.trace.marks if mark.event <= self.i]
+        return f"event {self.i:,}" + (f", after the mark “{before[-1].name}”" if before else "")
+
+    def by_owner(self) -> Counter[str]:
+        """Bytes of active blocks."""
+        owners = self.trace.owners
+        return _sums(self._used, lambda block: owners[block["owner"]])
+
+    def by_site(self) -> Counter[str]:
+        """Bytes of active blocks by call site."""
+        return _sums(self._used, lambda block: site(self.trace, int(block["stack"])))
+
+    @cached_property
+    def pins(self) -> list[Pin]:
+        """What pins free memory, the most first. A segment counts for the owner and site with most of its blocks' bytes."""
+        starts = self.state.segments["address"]
+        home = np.searchsorted(starts, self._blocks["address"], side="right") - 1
+        used = self._blocks["state"] != State.INACTIVE
+        unused = np.bincount(home[~used], self._blocks["size"][~used], len(starts)).astype("i8")
+        count = np.bincount(home[used], minlength=len(starts))
+        found: dict[str, list[int]] = {}
+        living, of = self._blocks[used], home[used]
+        order = np.argsort(of, kind="stable")
+        living, of = living[order], of[order]
+        edges = np.searchsorted(of, np.arange(len(starts) + 1))
+        for k in np.flatnonzero((unused > 0) & (count > 0)).tolist():
+            inside = living[edges[k] : edges[k + 1]]
+            names: Counter[str] = Counter()
+            for block in inside:
+                names[whose(self.trace, int(block["owner"]), int(block["stack"]))] += int(block["size"])
+            row = found.setdefault(names.most_common(1)[0][0], [0, 0, 0, 0])
+            for column, more in enumerate((int(unused[k]), 1, len(inside), int(inside["size"].sum()))):
+                row[column] += more
+        pins = [Pin(free, segments, blocks, size, by) for by, (free, segments, blocks, size) in found.items()]
+        return sorted(pins, key=lambda pin: (-pin.free, pin.by))
+
+
+def site(trace: Trace, stack: int) -> str:
+    """A call site by its number; that of every layer is one: "torch.cat · model.layers.*.self_attn"."""
+    return re.sub(r"(?<=\.)\d+(?=\.| ·|$)", "*", trace.stacks[stack]) if stack >= 0 else UNKNOWN_SITE
+
+
+def whose(trace: Trace, owner: int, stack: int) -> str:
+    """An owner where one is known, with its call site: "kv cache (torch.cat · layers.0)"."""
+    place = site(trace, stack) if stack >= 0 else ""
+    name = trace.owners[owner]
+    if owner == 0:
+        return place or name
+    return f"{name} ({place})" if place else name
+
+
+def failed_requests(trace: Trace, device: int) -> np.ndarray:
+    """Indices of the events at which this device ran out of memory."""
+    return np.flatnonzero((trace.events.action == Action.OOM) & (trace.events.device == device))
+
+
+def _sums(blocks: np.ndarray, name) -> Counter[str]:  # type: ignore[no-untyped-def]
+    total: Counter[str] = Counter()
+    keys, at = np.unique(blocks[["owner", "stack"]], return_inverse=True)
+    for key, size in zip(keys, np.bincount(at, blocks["size"], len(keys)), strict=True):
+        total[name(key)] += int(size)
+    return total
