@@ -238,6 +238,19 @@ def test_fragmentation_at_an_out_of_memory():
     assert "the device had 170.0 MiB left" in report.text
 
 
+def test_small_requests_have_a_pool_of_their_own():
+    a = CachingAllocator(22 * MIB)
+    a.malloc(2 * MIB)  # in a segment of 20
+    for _ in range(2):
+        a.malloc(MIB)
+    with pytest.raises(OutOfMemory):
+        a.malloc(MIB)
+    report = diagnose(a.trace)
+    assert "1.0 MiB were refused while 18.0 MiB of what PyTorch had reserved were free" in report.findings[0].text
+    assert "the largest free block of the pool for requests up to 1 MiB is 0 B" in report.findings[0].text
+    assert report.text.count("the largest free block of the pool for requests up to 1 MiB 0 B") >= 2
+
+
 def test_more_than_the_device_has():
     a = CachingAllocator(100 * MIB)
     a.malloc(60 * MIB)

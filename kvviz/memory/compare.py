@@ -7,9 +7,10 @@ from collections import Counter
 import numpy as np
 
 from kvviz.memory.check import traced
-from kvviz.memory.report import Finding, Report, bytes_text
+from kvviz.memory.report import Finding, Report, bytes_text, count_text
 from kvviz.memory.state import State
 from kvviz.memory.trace import Action, Trace
+from kvviz.memory.whose import site
 
 MOST = 8  # lines of a table: the largest differences
 
@@ -53,7 +54,7 @@ def _table(title: str, a: Counter, b: Counter) -> list[Finding]:
     ]
     if len(ranked) > MOST:
         rest = sum(change[key] for key in ranked[MOST:])
-        out.append(Finding(f"at the peak, {len(ranked) - MOST} more {title}s", _signed(rest), rest))
+        out.append(Finding(f"at the peak, {count_text(len(ranked) - MOST, f'more {title}')}", _signed(rest), rest))
     return out
 
 
@@ -88,7 +89,7 @@ def _by_owner(trace: Trace, device: int) -> Counter:
 
 def _by_site(trace: Trace, device: int) -> Counter:
     blocks = _at_peak(trace, device)
-    return _sum((trace.stacks[s] if s >= 0 else "unknown" for s in blocks["stack"].tolist()), blocks["size"].tolist())
+    return _sum((site(trace, s) for s in blocks["stack"].tolist()), blocks["size"].tolist())
 
 
 def _by_size(trace: Trace, device: int) -> Counter:

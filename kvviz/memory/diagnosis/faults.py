@@ -18,10 +18,12 @@ from functools import cached_property
 
 import numpy as np
 
-from kvviz.memory.diagnosis.moment import Moment, failed_requests, site, whose
+from kvviz.memory.diagnosis.moment import Moment, failed_requests
 from kvviz.memory.diagnosis.steps import Kept, Steps
 from kvviz.memory.report import Finding, bytes_text, count_text
+from kvviz.memory.settings import SMALL_REQUEST
 from kvviz.memory.trace import Action, Trace
+from kvviz.memory.whose import site, whose
 
 MATERIAL = 0.1
 SMALLEST = 16 << 10  # bytes: less is nobody's problem
@@ -185,7 +187,7 @@ def fragmentation(case: Case) -> Finding | None:
         more = f" and the device had {bytes_text(left)} left" if left else ""
         text = (
             f"{bytes_text(request)} were refused while {bytes_text(moment.free)} of what PyTorch had reserved were free"
-            f"{more}: the largest free block is {bytes_text(state.largest_free)}. {pinned}"
+            f"{more}: the largest free block {pool_of(request)}is {bytes_text(moment.largest_for(request))}. {pinned}"
         )
         return Finding("fragmentation at the out of memory", text, moment.free, "fragmentation")
     # what was reserved when the trace begins may have been in use before
@@ -232,6 +234,11 @@ def does_not_fit(case: Case) -> Finding | None:
         f"free{device}: together this is more than there is, however it is laid out. In use: {_listed(moment.by_owner())}."
     )
     return Finding("more in use than the device has", text, request, "does not fit")
+
+
+def pool_of(request: int) -> str:
+    """ "of the pool for small requests ", where the largest free block of all would mislead."""
+    return "of the pool for requests up to 1 MiB " if request <= SMALL_REQUEST else ""
 
 
 def oom_count(trace: Trace, device: int) -> int:

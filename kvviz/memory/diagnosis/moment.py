@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
+from kvviz.memory.settings import SMALL_REQUEST
 from kvviz.memory.state import MemoryState, State
 from kvviz.memory.trace import Action, Trace
-
-UNKNOWN_SITE = "an unknown call site"
+from kvviz.memory.whose import site, whose
 
 
 @dataclass(frozen=True)
@@ -51,6 +50,13 @@ class Moment:
         before = [mark for mark in self.trace.marks if mark.event <= self.i]
         return f"event {self.i:,}" + (f", after the mark “{before[-1].name}”" if before else "")
 
+    def largest_for(self, size: int) -> int:
+        """The largest free block that a request of that size may use: small and large ones have pools of their own."""
+        segments = self.state.segments
+        free = self._blocks[self._blocks["state"] == State.INACTIVE]
+        home = np.searchsorted(segments["address"], free["address"], side="right") - 1
+        return int(free["size"][segments["small"][home] == (size <= SMALL_REQUEST)].max(initial=0))
+
     def by_owner(self) -> Counter[str]:
         """Bytes of active blocks."""
         owners = self.trace.owners
@@ -83,20 +89,6 @@ class Moment:
                 row[column] += more
         pins = [Pin(free, segments, blocks, size, by) for by, (free, segments, blocks, size) in found.items()]
         return sorted(pins, key=lambda pin: (-pin.free, pin.by))
-
-
-def site(trace: Trace, stack: int) -> str:
-    """A call site by its number; that of every layer is one: "torch.cat · model.layers.*.self_attn"."""
-    return re.sub(r"(?<=\.)\d+(?=\.| ·|$)", "*", trace.stacks[stack]) if stack >= 0 else UNKNOWN_SITE
-
-
-def whose(trace: Trace, owner: int, stack: int) -> str:
-    """An owner where one is known, with its call site: "kv cache (torch.cat · layers.0)"."""
-    place = site(trace, stack) if stack >= 0 else ""
-    name = trace.owners[owner]
-    if owner == 0:
-        return place or name
-    return f"{name} ({place})" if place else name
 
 
 def failed_requests(trace: Trace, device: int) -> np.ndarray:

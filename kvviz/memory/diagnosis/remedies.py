@@ -8,8 +8,8 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from kvviz.errors import InvalidRequest
-from kvviz.memory.diagnosis.faults import Case
-from kvviz.memory.diagnosis.moment import failed_requests
+from kvviz.memory.diagnosis.faults import Case, pool_of
+from kvviz.memory.diagnosis.moment import Moment, failed_requests
 from kvviz.memory.lifetimes import BlockSpans, rows
 from kvviz.memory.replay import SETTINGS_TO_TRY, replay
 from kvviz.memory.report import bytes_text
@@ -73,11 +73,12 @@ def _judge(case: Case, again: Trace, base: Trace, name: str, conf: str | None) -
         elif fits:
             text = f"the model serves the request that failed, with at most {bytes_text(peak)} reserved: it is not exact here"
         else:
-            state = again.at(int(failed_requests(again, 0)[0]))  # a replay's device is always 0
+            event = int(failed_requests(again, 0)[0])  # a replay's device is always 0
+            then, request = Moment(again, event, 0), int(again.events.size[event])
             text = (
                 f"{'no help: ' if again is not base else ''}the request fails, with "
-                f"{bytes_text(state.reserved - state.active)} reserved and free, the largest free block "
-                f"{bytes_text(state.largest_free)}"
+                f"{bytes_text(then.free)} reserved and free, the largest free block {pool_of(request)}"
+                f"{bytes_text(then.largest_for(request))}"
             )
         return Tried(name, conf, fits and again is not base, text, peak, None)
     if again is base:

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvviz.memory.diagnosis.moment import whose
 from kvviz.memory.lifetimes import BlockSpans, rows
 from kvviz.memory.trace import Trace
+from kvviz.memory.whose import whose
 
 FEWEST = 4  # steps that are needed to speak of growth
 WINDOWS = 16  # of equal length, where the run has no marks
