@@ -35,6 +35,7 @@ from kvviz.errors import (
     ViewError,
 )
 from kvviz.exercises import exercise
+from kvviz.explore.allocator import AllocatorExplorer
 from kvviz.explore.pages import PageExplorer
 from kvviz.explore.windows import WindowExplorer
 from kvviz.memory.allocator import CachingAllocator
@@ -50,11 +51,13 @@ from kvviz.memory.state import MemoryState
 from kvviz.memory.trace import Trace
 from kvviz.models import decode, load_model
 from kvviz.samples import sample
+from kvviz.sizing import Plan, kv_bytes_per_token, plan
 from kvviz.view import block_map, page_map, timeline
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "AllocatorExplorer",
     "CachingAllocator",
     "ConcatCache",
     "CorruptCache",
@@ -70,6 +73,7 @@ __all__ = [
     "PagePool",
     "PageTable",
     "PagedKVCache",
+    "Plan",
     "PoolExhausted",
     "RecordingError",
     "Report",
@@ -92,10 +96,12 @@ __all__ = [
     "diagnose",
     "exercise",
     "holders",
+    "kv_bytes_per_token",
     "load",
     "load_model",
     "page_map",
     "paged_cache",
+    "plan",
     "record",
     "replay",
     "sample",

@@ -61,9 +61,10 @@ def test_survivors_that_pin_segments():
     report = diagnose(trace)
     first = report.findings[0]
     active = 2 * 100 * MIB + 91 * MIB + 91 * MIB // 2
-    assert (first.kind, first.what) == ("fragmentation", "fragmentation, pinned by survivors")
+    assert (first.kind, first.what) == ("fragmentation", "fragmentation by survivors")
     assert first.bytes == reserved * MIB - active
-    assert "13.34 GiB are free but pinned: 13.34 GiB in 1 segment by 100 blocks of other (200.0 MiB)" in first.text
+    assert "13.34 GiB are free in pieces between blocks that stay, the largest 136.5 MiB" in first.text
+    assert "1.89 GiB are free but pinned: 1.89 GiB in 1 segment by 100 blocks of other (200.0 MiB)" in first.text
     assert (report.findings[1].kind, report.findings[1].bytes) == ("kept", 188 * MIB)  # those of the last step may go
     tried = {t["conf"]: t for t in report.figures["tried"] if t["conf"] is not None}
     for setting in ("expandable_segments:True", "max_split_size_mb:64", ""):
@@ -296,6 +297,19 @@ def test_the_figures_are_those_of_the_trace():
     state = trace.at(figures["moment"]["event"])
     assert figures["moment"]["free"] == state.reserved - state.active
     assert figures["moment"]["pinned"] + figures["moment"]["releasable"] == figures["moment"]["free"]
+
+
+@pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:64"])
+def test_pins_together_are_what_is_pinned(conf):
+    from kvviz.memory.diagnosis.moment import Moment
+    from tests.memory_check import run_random_program
+
+    a = CachingAllocator(4 << 30, conf)
+    run_random_program(a, 400, 3, streams=1)
+    moment, reserved = Moment(a.trace, len(a.trace), 0), a.reserved
+    a.empty_cache()
+    assert reserved - a.reserved == moment.state.releasable
+    assert sum(pin.free for pin in moment.pins) == moment.pinned == a.reserved - a.active > 0
 
 
 def test_settings_and_progress_are_the_callers():

@@ -156,3 +156,18 @@ def test_differences_are_told_in_both_directions():
     assert "peak allocated: 8.0 MiB → 3.0 MiB (−5.0 MiB)" in back.text
     assert "block size 5,242,880 B: 0 B → 5.0 MiB" in there.text and "only in the second: 1 requests" in there.text
     assert "only in the first" in back.text and "<table>" in there._repr_html_()
+
+
+def test_a_sweep_of_a_recording_that_ran_out_of_memory():
+    """The request that failed is tried again: where it fails, the run does not fit."""
+    a = CachingAllocator(700 * MIB)
+    a.free(a.malloc(530 * MIB))
+    a.malloc(270 * MIB)
+    with pytest.raises(OutOfMemory):
+        a.malloc(270 * MIB)
+    assert (a.trace.events.action == Action.OOM).sum() == 1
+    trials = {t.conf: t for t in sweep(a.trace, ["", "expandable_segments:True", "max_split_size_mb:600"])}
+    at = int(np.flatnonzero(a.trace.events.action == Action.OOM)[0])
+    assert [trials[c].stopped_at for c in ("", "expandable_segments:True", "max_split_size_mb:600")] == [at, None, at]
+    assert f"out of memory at event {at:,}" in trials[""].why and "the run fits" in trials["expandable_segments:True"].why
+    assert next(iter(trials)) == "expandable_segments:True"

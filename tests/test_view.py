@@ -17,6 +17,8 @@ from kvviz.errors import InconsistentTrace, KvvizError, ViewError
 from kvviz.memory.trace import Events, Mark, Trace
 from kvviz.view import View, block_map, charts, theme, timeline
 from kvviz.view.html import PLOTLY_MIME
+from kvviz.view.layout import Span
+from kvviz.view.paper import Paper
 from kvviz.view.scene import format_bytes
 from tests.player.traces import BASE, MIB, SlowMemory, random_trace, showcase
 
@@ -243,3 +245,15 @@ def test_every_owner_has_a_letter_of_its_own():
 def test_pictures_know_nothing_of_torch():
     for file in Path(kvviz.view.__file__).parent.glob("*.py"):
         assert not re.search(r"^\s*(import|from) torch", file.read_text(encoding="utf-8"), re.MULTILINE), file
+
+
+@pytest.mark.parametrize("scale", [0.5, 0.75, 1, 1.3, 2])
+def test_the_smallest_pieces_can_be_drawn(scale):
+    """A piece less than a pixel wide, of which only some corners are round."""
+    paper = Paper(100, 100, scale)
+    for width in (0.1, 0.5, 1, 1.5, 2, 3):
+        for x in (10, 10.25, 10.5, 10.8):
+            for first in (False, True):
+                for height in (1, 4, 20):
+                    paper.frame(Span(x, 10, width, first, not first), height, "text")
+    assert np.asarray(paper.image).std() > 0

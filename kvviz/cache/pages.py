@@ -86,11 +86,11 @@ class PagePool:
     def allocate(self, prefer: int = NULL) -> int:
         """Take a free page: `prefer` if that is free, so that a sequence lies in a row; else the next.
 
-        Raises PoolExhausted.
+        A page that remembers tokens is not taken out of turn. Raises PoolExhausted.
         """
         if not self._free.count:
             raise PoolExhausted(f"no free page: all {self.pages:,} pages of {self.page_size} tokens are in use")
-        page = prefer if prefer in self._free else self._free.first()
+        page = prefer if prefer in self._free and self._prefixes[prefer] is None else self._free.first()
         self._free.remove(page)
         self.forget(page)
         self._references[page] = 1

@@ -17,21 +17,25 @@ import ipywidgets as widgets
 
 from kvviz.errors import InvalidRequest, KvvizError
 from kvviz.explore.panels import Panel, panels
-from kvviz.view.choices import Axis, State, choices
+from kvviz.explore.setting import Settings
+from kvviz.view.choices import Axis, State, choices, width
 from kvviz.view.html import View
-
-Settings = Mapping[str, tuple[str, tuple[int, ...], int, tuple[int, ...]]]
 
 
 @dataclass
 class Outcome:
-    """What one setting gives: a map, charts with a note, figures by name, and the same in words."""
+    """What one setting gives: a map, charts with a note, figures by name, and the same in words.
+
+    against: a second map, which the first is compared with. below: HTML that stands between the words and the maps.
+    """
 
     view: View
     charts: Sequence[Panel]
     note: str
-    figures: dict[str, float]
+    figures: Mapping[str, float]
     words: str
+    against: View | None = None
+    below: str = ""
 
     def curves(self, marked: bool = True) -> bytes:
         """The charts as a still picture. marked: with the chosen value."""
@@ -41,33 +45,31 @@ class Outcome:
 class Explorer(widgets.VBox):
     """Base of the explorers. A subclass names its settings and turns them into an Outcome.
 
-    settings: name -> (label, values of the slider, value to begin with, the few values that are recorded; () for none).
+    offered: the settings of this one, where they are not those of all of its class.
     After every change `outcome` is new: .figures holds the numbers, .view the map.
     """
 
     title = ""
     settings: ClassVar[Settings] = {}
+    label_width: ClassVar[int] = 110  # px
 
-    def __init__(self, **chosen: int):
+    def __init__(self, offered: Settings | None = None, /, **chosen: Any):
+        self.offered: Settings = self.settings if offered is None else offered
         self.outcome: Outcome | None = None
-        self.sliders: dict[str, widgets.SelectionSlider] = {}
+        self.sliders: dict[str, widgets.SelectionSlider | widgets.Dropdown] = {}
         for name in chosen:
-            if name not in self.settings:
-                raise InvalidRequest(f"no setting {name!r}; there are {', '.join(self.settings)}")
-        for name, (label, values, first, _) in self.settings.items():
-            value = chosen.get(name, first)
-            if value not in values:
-                raise InvalidRequest(f"{name} is one of {', '.join(map(str, values))}, got {value!r}")
-            slider = widgets.SelectionSlider(
-                options=[(f"{v:,}", v) for v in values], value=value, description=label, continuous_update=False,
-                style={"description_width": "110px"}, layout={"width": "340px"},
-            )  # fmt: skip
+            if name not in self.offered:
+                raise InvalidRequest(f"no setting {name!r}; there are {', '.join(self.offered)}")
+        for name, setting in self.offered.items():
+            slider = setting.widget(name, chosen.get(name, setting.first), self.label_width)
             slider.observe(self._changed, names="value")
             self.sliders[name] = slider
-        self._words, self._curves = widgets.HTML(), widgets.Image(format="png", layout={"max_width": "100%"})
-        self._map = widgets.Output()
+        self._words, self._curves = widgets.HTML(), widgets.Image(format="png")
+        # side by side where both have room, else one below the other
+        self._against, self._map = (widgets.Output(layout={"flex": "1 1 420px", "min_width": "0"}) for _ in range(2))
         rows = widgets.HBox(list(self.sliders.values()), layout={"flex_flow": "row wrap"})
-        super().__init__([rows, self._words, self._map, self._curves])
+        maps = widgets.HBox([self._against, self._map], layout={"flex_flow": "row wrap"})
+        super().__init__([rows, self._words, maps, self._curves])
         self._changed()
 
     def __getattr__(self, name: str) -> Any:
@@ -82,20 +84,28 @@ class Explorer(widgets.VBox):
         raise NotImplementedError
 
     @property
-    def chosen(self) -> dict[str, int]:
+    def chosen(self) -> dict[str, Any]:
         return {name: slider.value for name, slider in self.sliders.items()}
 
     def _changed(self, change: object = None) -> None:
         self.outcome = None
-        shown: tuple[dict[str, Any], ...] = ()
         try:
             self.outcome = self.measure(**self.chosen)
-            self._words.value, self._curves.value = self.outcome.words, self.outcome.curves()
-            data = self.outcome.view._repr_mimebundle_()
-            shown = ({"output_type": "display_data", "data": data, "metadata": {}},)
+            self._words.value, self._curves.value = self.outcome.words + self.outcome.below, self.outcome.curves()
+            self._curves.layout.max_width = f"min(100%, {width(self._curves.value)}px)"
         except KvvizError as error:
-            self._words.value, self._curves.value = f"<b>{type(error).__name__}</b>: {html.escape(str(error))}", b""
-        self._map.outputs = shown  # not displayed: where no page is open, that would print, and end up in some cell
+            self._words.value, self._curves.value = _complaint(error), b""
+        against = self.outcome.against if self.outcome else None
+        self._against.layout.display = None if against else "none"
+        for output, view in ((self._against, against), (self._map, self.outcome.view if self.outcome else None)):
+            shown = ({"output_type": "display_data", "data": self.forms(view), "metadata": {}},) if view else ()
+            if output.outputs != shown:  # a map that stays the same keeps its cursor
+                # not displayed: where no page is open, that would print, and end up in some cell
+                output.outputs = shown
+
+    def forms(self, view: View) -> dict[str, Any]:
+        """A map as the live explorer shows it, by MIME type."""
+        return view._repr_mimebundle_()
 
     # without a kernel
 
@@ -105,21 +115,24 @@ class Explorer(widgets.VBox):
         It opens where the sliders stand, if that was recorded. What has no slider there is as chosen now.
         """
         chosen, axes, grids, rest = self.chosen, [], [], []
-        for name, (label, _, first, values) in self.settings.items():
+        for name, setting in self.offered.items():
+            values = setting.recorded
             grids.append(values or (chosen[name],))
             if values:
-                opens = next((v for v in (chosen[name], first) if v in values), values[0])
-                axes.append(Axis(label, values, values.index(opens)))
+                opens = next((v for v in (chosen[name], setting.first) if v in values), values[0])
+                axes.append(Axis(setting.label, [setting.text(v) for v in values], values.index(opens), setting.menu))
             else:
-                rest.append(f" · {label}: {chosen[name]:,}")
+                rest.append(f" · {setting.label}: {html.escape(setting.text(chosen[name]))}")
         states = []
         pictures: dict[str, bytes] = {}  # without a mark, so that many states share one
         for values in itertools.product(*grids):
-            outcome = self.measure(**dict(zip(self.settings, values, strict=True)))
-            drawn = repr([(chart.title, chart.x, chart.series) for chart in outcome.charts])
+            outcome = self.measure(**dict(zip(self.offered, values, strict=True)))
+            drawn = repr([replace(chart, at=None) for chart in outcome.charts])
             if drawn not in pictures:
                 pictures[drawn] = outcome.curves(marked=False)
-            states.append(State(outcome.view, pictures[drawn], outcome.words + "".join(rest)))
+            states.append(
+                State(outcome.view, pictures[drawn], outcome.words + "".join(rest) + outcome.below, outcome.against)
+            )
         return choices(self.title, axes, states)
 
     def save_html(self, path: str | Path) -> Path:
@@ -129,6 +142,13 @@ class Explorer(widgets.VBox):
     def _repr_mimebundle_(self, **kwargs: Any) -> dict[str, Any]:
         made = super()._repr_mimebundle_(**kwargs)
         bundle: dict[str, Any] = dict(made[0] if isinstance(made, tuple) else made or {})
-        recorded = self.recorded()
+        try:
+            recorded = self.recorded()
+        except KvvizError as error:  # what is chosen, or one of the values beside it, cannot be
+            return bundle | {"text/plain": f"<{self.title}: {error}>", "text/html": _complaint(error)}
         still = base64.b64encode(recorded.png).decode()
         return bundle | {"text/plain": repr(recorded), "image/png": still, "text/html": recorded.html}
+
+
+def _complaint(error: KvvizError) -> str:
+    return f"<b>{type(error).__name__}</b>: {html.escape(str(error))}"

@@ -7,8 +7,9 @@ from typing import ClassVar
 
 from kvviz.cache.pagelog import PageLog, PoolState
 from kvviz.cache.pages import PagePool
-from kvviz.explore.explorer import Explorer, Outcome, Settings
+from kvviz.explore.explorer import Explorer, Outcome
 from kvviz.explore.panels import Panel
+from kvviz.explore.setting import Setting, Settings
 from kvviz.explore.timing import read_times
 from kvviz.view.pages import page_map
 
@@ -68,10 +69,10 @@ class PageExplorer(Explorer):
 
     title = "What page size does"
     settings: ClassVar[Settings] = {
-        "page_size": ("page size", SIZES, 16, (1, 4, 16, 64, 256)),
-        "prompt": ("prompt tokens", (10, 20, 40, 80, 160, 320), 80, (20, 80)),
-        "new_tokens": ("new tokens", (0, 8, 16, 32, 64, 128), 32, ()),
-        "sequences": ("sequences", (1, 2, 3, 4, 6, 8), 3, (1, 3, 8)),
+        "page_size": Setting("page size", SIZES, 16, (1, 4, 16, 64, 256)),
+        "prompt": Setting("prompt tokens", (10, 20, 40, 80, 160, 320), 80, (20, 80)),
+        "new_tokens": Setting("new tokens", (0, 8, 16, 32, 64, 128), 32, ()),
+        "sequences": Setting("sequences", (1, 2, 3, 4, 6, 8), 3, (1, 3, 8)),
     }
 
     def measure(self, page_size: int, prompt: int, new_tokens: int, sequences: int) -> Outcome:

@@ -10,8 +10,9 @@ import torch
 from kvviz.cache.capacity import most_pages
 from kvviz.cache.paged import PagedKVCache
 from kvviz.cache.pagelog import PageAction, PageLog
-from kvviz.explore.explorer import Explorer, Outcome, Settings
+from kvviz.explore.explorer import Explorer, Outcome
 from kvviz.explore.panels import Panel
+from kvviz.explore.setting import Setting, Settings
 from kvviz.explore.timing import read_times
 from kvviz.view.pages import page_map
 
@@ -39,10 +40,10 @@ class WindowExplorer(Explorer):
 
     title = "What a window keeps"
     settings: ClassVar[Settings] = {
-        "window": ("window", (1, 2, 4, 8, 16, 32, 64, 128), 32, (8, 32, 128)),
-        "page_size": ("page size", SIZES, 8, (1, 4, 8, 32)),
-        "prompt": ("prompt tokens", (0, 8, 16, 32, 64, 128), 16, (16,)),
-        "new_tokens": ("new tokens", (16, 32, 64, 128, 256), 128, ()),
+        "window": Setting("window", (1, 2, 4, 8, 16, 32, 64, 128), 32, (8, 32, 128)),
+        "page_size": Setting("page size", SIZES, 8, (1, 4, 8, 32)),
+        "prompt": Setting("prompt tokens", (0, 8, 16, 32, 64, 128), 16, (16,)),
+        "new_tokens": Setting("new tokens", (16, 32, 64, 128, 256), 128, ()),
     }
 
     def measure(self, window: int, page_size: int, prompt: int, new_tokens: int) -> Outcome:

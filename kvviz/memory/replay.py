@@ -157,7 +157,10 @@ def _empty_cache_calls(trace: Trace, device: int) -> set[int]:
 
 
 class Trial(NamedTuple):
-    """One setting tried on a recorded run. Bytes; `stopped_at` is the event at which it ran out, None if it did not."""
+    """One setting tried on a recorded run. Bytes; `stopped_at` is the event at which it ran out, None if it did not.
+
+    A request that failed in the recording, and fails again, counts as the end: the program may have gone on without it.
+    """
 
     conf: str
     peak_reserved: int
@@ -179,7 +182,7 @@ def sweep(
     base = replays[""]
     trials = [
         Trial(
-            conf, again.peak_reserved, again.peak_allocated, again.about["stopped_at"], again.about["retries"],
+            conf, again.peak_reserved, again.peak_allocated, ended(again), again.about["retries"],
             _why(conf, again, base, len(trace)),
         )
         for conf, again in replays.items()
@@ -192,8 +195,15 @@ def sweep(
     return sorted(trials, key=rank)
 
 
+def ended(again: Trace) -> int | None:
+    """The event of the recorded run at which a replay of it ran out of memory, None if it did not."""
+    stopped: int | None = again.about["stopped_at"]
+    refused: list[int] = again.about["refused"]
+    return refused[0] if refused else stopped
+
+
 def _why(conf: str, again: Trace, base: Trace, events: int) -> str:
-    stopped, before = again.about["stopped_at"], base.about["stopped_at"]
+    stopped, before = ended(again), ended(base)
     state = again.at(-1)
     left = (
         f"{(state.reserved - state.active) / MIB:,.0f} MiB cached then, "

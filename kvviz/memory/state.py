@@ -10,6 +10,8 @@ import numpy as np
 from kvviz.errors import InconsistentTrace
 from kvviz.memory.lifetimes import BlockSpans, SegmentSpans
 
+SMALL_PAGE = 2 << 20  # bytes by which expandable segments of the small pool are mapped
+
 
 class State(IntEnum):
     """What a block is doing."""
@@ -37,7 +39,8 @@ class MemoryState:
     blocks: array of BLOCK; they tile the segments, cached ones (state INACTIVE, owner and stack -1) included.
     allocated <= active <= reserved: allocated does not count blocks that await their free, active does.
     requested: what the program asked for, before rounding. largest_free: the largest cached block.
-    releasable: what torch.cuda.empty_cache() would give back, that is, segments without an active block.
+    releasable: what torch.cuda.empty_cache() would give back: segments without an active block, and of expandable ones
+    every page that is free from end to end.
     """
 
     event: int
@@ -51,8 +54,13 @@ class MemoryState:
     releasable: int
 
 
-def state_of(event: int, segments: SegmentSpans, blocks: BlockSpans, totals: tuple[int, int, int, int]) -> MemoryState:
-    """Lay living segments and blocks out in address order and fill the gaps with what is cached."""
+def state_of(
+    event: int, segments: SegmentSpans, blocks: BlockSpans, totals: tuple[int, int, int, int], page: int
+) -> MemoryState:
+    """Lay living segments and blocks out in address order and fill the gaps with what is cached.
+
+    page: bytes by which expandable segments of the large pool are mapped.
+    """
     places = _joined(segments)
     start, stop = places["address"], places["address"] + places["size"].astype("u8")
     order = np.argsort(blocks.address, kind="stable")
@@ -86,14 +94,23 @@ def state_of(event: int, segments: SegmentSpans, blocks: BlockSpans, totals: tup
 
     tiles = np.concatenate([live, free])
     tiles = tiles[np.argsort(tiles["address"], kind="stable")]
-    used = np.zeros(len(places), "?")
-    used[home] = True
     allocated, reserved, active, requested = totals
     return MemoryState(
         event, places, tiles, allocated, reserved, active, requested,
         largest_free=int(free["size"].max(initial=0)),
-        releasable=int(places["size"][~used].sum()),
+        releasable=int(given_back(free, places[owner_segment[gap > 0]], page).sum()),
     )  # fmt: skip
+
+
+def given_back(free: np.ndarray, home: np.ndarray, page: int) -> np.ndarray:
+    """Bytes of each free block that empty_cache() would give back. home: the segment of each.
+
+    A mapped stretch of an expandable segment begins where a page begins.
+    """
+    start = (free["address"] - home["address"]).astype("i8")
+    pages = np.where(home["small"], SMALL_PAGE, page)
+    whole = np.maximum((start + free["size"]) // pages - -(-start // pages), 0) * pages
+    return np.where(home["expandable"], whole, np.where(free["size"] == home["size"], free["size"], 0))
 
 
 def _joined(segments: SegmentSpans) -> np.ndarray:

@@ -18,6 +18,7 @@ import numpy as np
 from kvviz.errors import InconsistentTrace, InvalidRequest
 from kvviz.memory.check import whole
 from kvviz.memory.lifetimes import BlockSpans, Lifetimes, LiveIndex, SegmentSpans, next_at_same_address, rows
+from kvviz.memory.settings import Settings, parse
 from kvviz.memory.state import MemoryState, state_of
 
 if TYPE_CHECKING:
@@ -182,8 +183,16 @@ class Trace:
         allocated, reserved, active, requested = (int(curve[i]) for curve in curves)
         return state_of(
             i, rows(lives.segments, segment_index.at(i)), rows(lives.blocks, block_index.at(i)),
-            (allocated, reserved, active, requested),
+            (allocated, reserved, active, requested), self.page,
         )  # fmt: skip
+
+    @cached_property
+    def page(self) -> int:
+        """Bytes by which expandable segments of the large pool are mapped."""
+        try:
+            return parse(str(self.about.get("conf") or "")).large_segment
+        except InvalidRequest:  # a file's settings that are not all known
+            return Settings().large_segment
 
     def last(self, count: int) -> Trace:
         """The newest `count` events; what lived before them is kept as the entry, and the warnings say so."""

@@ -16,19 +16,29 @@ from kvviz.view.html import View
 
 
 class Axis(NamedTuple):
-    """One slider: its label, its values, and which of them it begins with."""
+    """One slider: its label, how its values read, and which of them it begins with. menu: a list to open instead."""
 
     label: str
-    values: Sequence[int]
+    values: Sequence[str]
     first: int = 0
+    menu: bool = False
 
 
 class State(NamedTuple):
-    """What one choice shows: a map that the player plays, a still chart under it, and a line of HTML above it."""
+    """What one choice shows: a map that the player plays, a still chart under it, and a line of HTML above it.
+
+    against: a map to compare with. It stands before the other, side by side where there is room.
+    """
 
     view: View
     curves: bytes
     words: str
+    against: View | None = None
+
+    @property
+    def maps(self) -> list[View]:
+        """In the order in which they stand."""
+        return [self.view] if self.against is None else [self.against, self.view]
 
 
 class Choices(View):
@@ -44,32 +54,60 @@ class Choices(View):
 
     @property
     def html(self) -> str:
-        maps = [base64.b64encode(gzip.compress(s.view.data or b"", 9, mtime=0)).decode() for s in self._states]
-        pictures: list[str] = []  # several states may share one
-        shown: list[tuple[int, str]] = []
+        maps, pictures = _Once(), _Once()  # several states may share one
+        shown = []
         for state in self._states:
-            picture = "data:image/png;base64," + base64.b64encode(state.curves).decode()
-            if picture not in pictures:
-                pictures.append(picture)
-            shown.append((pictures.index(picture), state.words))
+            places = [maps.place(_packed(view)) for view in state.maps]
+            shown.append((places, pictures.place(_data_uri(state.curves)), state.words))
         opens = self._states[self._place]
-        pictures[shown[self._place][0]] = ""  # it stands in the page already
+        pictures.texts[shown[self._place][1]] = ""  # it stands in the page already
         told = {
-            "axes": [[axis.label, [f"{v:,}" for v in axis.values], axis.first] for axis in self._axes],
-            "maps": maps, "states": shown, "pictures": pictures,
+            "axes": [[axis.label, list(axis.values), axis.first, axis.menu] for axis in self._axes],
+            "maps": maps.texts, "states": shown, "pictures": pictures.texts,
         }  # fmt: skip
         data = json.dumps(told, sort_keys=True).replace("<", "\\u003c")
         name = hashlib.sha256(data.encode()).hexdigest()[:12]
-        curves = "data:image/png;base64," + base64.b64encode(opens.curves).decode()
-        still = base64.b64encode(self.png).decode()
+        players = "".join(
+            f'<div class="kvviz-player" style="flex:1 1 420px;min-width:0"><img '
+            f'alt="{html.escape(view.words, quote=True)}" src="{_data_uri(view.png)}" '
+            'style="display:block;width:100%;max-width:1100px;height:auto"></div>'
+            for view in opens.maps
+        )
         return (
             f'<div class="kvviz-choices" data-kvviz="{name}"><div class="kvviz-words">{opens.words}</div>'
-            f'<div class="kvviz-player"><img alt="{html.escape(self.words, quote=True)}" '
-            f'src="data:image/png;base64,{still}" style="display:block;width:100%;max-width:1100px;height:auto"></div>'
-            f'<img class="kvviz-curves" alt="" src="{curves}" style="max-width:100%"></div>\n'
-            f'<script type="module">{player_source("pages")}\n{shell_source("choices")}\n'
+            f'<div style="display:flex;flex-wrap:wrap;align-items:flex-start;gap:0 10px">{players}</div>'
+            f'<img class="kvviz-curves" alt="" src="{_data_uri(opens.curves)}" '
+            f'style="width:100%;max-width:{width(opens.curves)}px"></div>\n'
+            f'<script type="module">{player_source(opens.view.kind)}\n{shell_source("choices")}\n'
             f'await bootChoices("{name}",{data});</script>'
         )
+
+
+class _Once:
+    """Texts without repetition, and the place of each."""
+
+    def __init__(self) -> None:
+        self.texts: list[str] = []
+        self._places: dict[str, int] = {}
+
+    def place(self, text: str) -> int:
+        if text not in self._places:
+            self._places[text] = len(self.texts)
+            self.texts.append(text)
+        return self._places[text]
+
+
+def width(curves: bytes) -> int:
+    """CSS px of a chart: it is drawn with two pixels to each. 0 for none."""
+    return int.from_bytes(curves[16:20], "big") // 2
+
+
+def _packed(view: View) -> str:
+    return base64.b64encode(gzip.compress(view.data or b"", 9, mtime=0)).decode()
+
+
+def _data_uri(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def choices(title: str, axes: Sequence[Axis], states: Sequence[State]) -> View:

@@ -153,9 +153,13 @@ class Paper:
         self, pen: ImageDraw.ImageDraw, span: Span, height: float, outline: str | None, fill: str | int | None
     ) -> None:
         k = self.scale
-        box = (span.x * k, span.y * k, (span.x + max(span.w, 1)) * k - 1, (span.y + height) * k - 1)
+        x, y = span.x * k, span.y * k
+        box = (x, y, max(x, (span.x + max(span.w, 1)) * k - 1), max(y, (span.y + height) * k - 1))
         corners = (span.first, span.last, span.last, span.first)
-        pen.rounded_rectangle(box, min(4, span.w / 2) * k, fill, outline, 1, corners=corners)
+        if min(box[2] - x, box[3] - y) < 4:  # too small to be round; pillow fails where some corners are not
+            pen.rectangle(box, fill, outline, 1)
+        else:
+            pen.rounded_rectangle(box, min(4, span.w / 2) * k, fill, outline, 1, corners=corners)
 
     def png(self) -> bytes:
         """The picture as a PNG of its inks and the most frequent shades between them; all else goes to the nearest."""

@@ -177,7 +177,8 @@ def autograd(case: Case) -> Finding | None:
 
 def fragmentation(case: Case) -> Finding | None:
     moment, curves = case.moment, case.trace.curves(case.device)
-    pinned = f"{bytes_text(moment.pinned)} are free but pinned: {_pinned(moment)}."
+    by = f": {_pinned(moment)}" if moment.pins else ""
+    pinned = f"{bytes_text(moment.pinned)} are free but pinned{by}."
     state = moment.state
     if case.failed is not None:
         request = int(case.trace.events.size[case.failed])
@@ -197,9 +198,10 @@ def fragmentation(case: Case) -> Finding | None:
     text = (
         f"{bytes_text(wasted)} were reserved beyond all that was ever in use at a time: reserved peaked at "
         f"{bytes_text(int(curves.reserved.max()))}, active at {bytes_text(int(curves.active.max()))}. At {moment.where}, "
-        f"{pinned}"
+        f"{bytes_text(moment.free)} are free in pieces between blocks that stay, the largest "
+        f"{bytes_text(state.largest_free)}: empty_cache() would give back {bytes_text(state.releasable)}, and {pinned}"
     )
-    return Finding("fragmentation, pinned by survivors", text, wasted, "fragmentation")
+    return Finding("fragmentation by survivors", text, wasted, "fragmentation")
 
 
 def idle(case: Case) -> Finding | None:

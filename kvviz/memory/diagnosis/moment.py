@@ -9,7 +9,7 @@ from functools import cached_property
 import numpy as np
 
 from kvviz.memory.settings import SMALL_REQUEST
-from kvviz.memory.state import MemoryState, State
+from kvviz.memory.state import MemoryState, State, given_back
 from kvviz.memory.trace import Action, Trace
 from kvviz.memory.whose import site, whose
 
@@ -41,7 +41,7 @@ class Moment:
 
     @property
     def pinned(self) -> int:
-        """Free bytes in segments that hold a living block: empty_cache() cannot give them back."""
+        """Free bytes that empty_cache() cannot give back, since a living block is in their segment, or page."""
         return self.free - self.state.releasable
 
     @property
@@ -68,11 +68,16 @@ class Moment:
 
     @cached_property
     def pins(self) -> list[Pin]:
-        """What pins free memory, the most first. A segment counts for the owner and site with most of its blocks' bytes."""
+        """What pins free memory, the most first; together they are `pinned`.
+
+        A segment counts for the owner and site with most of its blocks' bytes.
+        """
         starts = self.state.segments["address"]
         home = np.searchsorted(starts, self._blocks["address"], side="right") - 1
         used = self._blocks["state"] != State.INACTIVE
-        unused = np.bincount(home[~used], self._blocks["size"][~used], len(starts)).astype("i8")
+        free, within = self._blocks[~used], home[~used]
+        stays = free["size"] - given_back(free, self.state.segments[within], self.trace.page)
+        unused = np.bincount(within, stays, len(starts)).astype("i8")
         count = np.bincount(home[used], minlength=len(starts))
         found: dict[str, list[int]] = {}
         living, of = self._blocks[used], home[used]
