@@ -43,6 +43,8 @@ def test_a_generate_output_keeps_its_cache_in_two_ways():
     field = "cache" if "cache" in GenerateDecoderOnlyOutput.__dataclass_fields__ else "past_key_values"
     out = GenerateDecoderOnlyOutput(sequences=torch.zeros(1, 2), **{field: cache})
     assert any(where.startswith("out") for where in places(cache))
+    setattr(out, field, None)  # in vain: the item stays
+    assert f'out["{field}"]' in places(cache)
     out[field] = None
     assert not any(where.startswith("out") for where in places(cache))
     assert holders(cache)[0].bytes == 2 * 2 * 8 * 4 * 4
