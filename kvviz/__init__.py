@@ -38,6 +38,7 @@ from kvviz.exercises import exercise
 from kvviz.explore.allocator import AllocatorExplorer
 from kvviz.explore.pages import PageExplorer
 from kvviz.explore.windows import WindowExplorer
+from kvviz.ledger import Ledger
 from kvviz.memory.allocator import CachingAllocator
 from kvviz.memory.compare import compare
 from kvviz.memory.delta import delta
@@ -65,6 +66,7 @@ __all__ = [
     "InconsistentTrace",
     "InvalidRequest",
     "KvvizError",
+    "Ledger",
     "MemoryState",
     "ModelUnavailable",
     "OutOfMemory",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from kvviz.cache.spec import positive
 from kvviz.errors import InvalidRequest
-from kvviz.memory.report import bytes_text
+from kvviz.memory.report import bytes_text, count_text
 from kvviz.sizing.precision import KV_SCHEMES, KVScheme, WeightScheme, kv_scheme, weight_scheme
 from kvviz.sizing.shape import KVLayer, kv_layers
 from kvviz.sizing.terms import (
@@ -137,7 +137,7 @@ class Plan:
         ranks = "" if self.shards == 1 else f", largest of {self.shards} ranks"
         count = sum(self.parameters)
         return (
-            f"{self.sizes.name}, {count / 1e9:,.2f} billion parameters in {self.weights.name}: {self.tokens:,} tokens"
+            f"{self.sizes.name}, {count / 1e9:,.2f} billion parameters in {self.weights.name}: {count_text(self.tokens, 'token')}"
             f"{sequences} in {self.kv.name}{ranks}"
         )
 
@@ -167,7 +167,7 @@ class Plan:
         ]
         lines += [self.verdict, *(f"  note: {note}" for note in self.notes)]
         if self.memory is not None and self.tokens:
-            lines += [f"in {bytes_text(self.memory)} at {self.tokens:,} tokens:"]
+            lines += [f"in {bytes_text(self.memory)} at {count_text(self.tokens, 'token')}:"]
             lines += [f"  {option.text}" for option in self.combinations()]
         return "\n".join(lines)
 
@@ -187,7 +187,7 @@ class Plan:
         body += f"<ul>{notes}</ul>" if notes else ""
         if self.memory is not None and self.tokens:
             found = "".join(f"<li>{html.escape(option.text)}</li>" for option in self.combinations())
-            body += f"<p>In {bytes_text(self.memory)} at {self.tokens:,} tokens:</p><ul>{found}</ul>"
+            body += f"<p>In {bytes_text(self.memory)} at {count_text(self.tokens, 'token')}:</p><ul>{found}</ul>"
         return body
 
     def to_json(self) -> dict[str, Any]:

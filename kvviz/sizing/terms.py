@@ -17,6 +17,7 @@ import torch
 from kvviz.cache.capacity import most_pages, pages_for
 from kvviz.cache.spec import natural, positive
 from kvviz.errors import InvalidRequest
+from kvviz.memory.report import count_text
 from kvviz.sizing.precision import KVScheme, WeightScheme
 from kvviz.sizing.shape import KVLayer, count_of, layer_kinds, read_config, value_of, whole_config
 
@@ -164,7 +165,7 @@ def cache_terms(
         bits = replace(layer, heads=1).token_bits(scheme, page_size)
         sequences = f"{batch:,} sequences of " if batch > 1 else ""
         equation = (
-            f"{slots:,} slots ({sequences}{pages:,} pages of {page_size:,}) × {count:,} layers × {heads_text} × "
+            f"{slots:,} slots ({sequences}{count_text(pages, 'page')} of {page_size:,}) × {count:,} layers × {heads_text} × "
             f"{number(bits)} bits ({_bits_text(layer, scheme, page_size)}) ÷ 8"
         )
         yield Term(f"cache: {kind}, {scheme.name}", equation, math.ceil(slots * count * heads * bits / 8))
@@ -201,14 +202,14 @@ def workspace_terms(sizes: Sizes, overhead: Overhead, tokens: int, number_bytes:
     logits = chunk if overhead.logits_tokens is None else min(chunk, overhead.logits_tokens)
     yield Term(
         "logits of the prefill chunk",
-        f"{logits:,} tokens × {sizes.vocabulary:,} words × {overhead.logits_bytes} bytes",
+        f"{count_text(logits, 'token')} × {sizes.vocabulary:,} words × {overhead.logits_bytes} bytes",
         logits * sizes.vocabulary * overhead.logits_bytes,
     )
     inner = -(-sizes.inner // shards)
     width = overhead.hidden_copies * sizes.hidden + overhead.inner_copies * inner
     yield Term(
         "activations of the prefill chunk",
-        f"{chunk:,} tokens × {width:,} numbers ({overhead.hidden_copies} × {sizes.hidden:,} hidden + "
+        f"{count_text(chunk, 'token')} × {width:,} numbers ({overhead.hidden_copies} × {sizes.hidden:,} hidden + "
         f"{overhead.inner_copies} × {inner:,} feed-forward) × {number_bytes} bytes",
         chunk * width * number_bytes,
     )
