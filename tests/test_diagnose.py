@@ -388,3 +388,24 @@ def test_an_out_of_memory_in_a_file_says_how_much_the_device_had(tmp_path):
     report = diagnose(trace)
     assert "the device had 5.0 MiB left" in report.text and report.findings[0].kind == "does not fit"
     assert "of 25.0 MiB" in report.findings[0].text
+
+
+def test_two_runs_of_one_program_compare_to_nothing(model):
+    """Every address differs, no size does; and a run that keeps more is told in both directions."""
+
+    def run(kept: bool) -> kvviz.Trace:
+        caches = []
+        with kvviz.record("cpu") as recording:
+            for _ in range(3):
+                caches.append(DynamicCache(config=model.config))
+                kvviz.decode(model, prompt(40), 6, caches[-1])
+                if not kept:
+                    caches.clear()
+        return recording.trace
+
+    first, second, more = run(False), run(False), run(True)
+    assert kvviz.compare(first, second).findings == [] and not kvviz.compare(first, second)
+    there, back = kvviz.compare(first, more), kvviz.compare(more, first)
+    owner = "at the peak, owner kv cache"
+    assert {f.what: f.bytes for f in there.findings}[owner] == -{f.what: f.bytes for f in back.findings}[owner] > 0
+    assert any(f.what.startswith("at the peak, call site torch.cat · model.layers.*.self_attn") for f in there.findings)
