@@ -10,6 +10,7 @@
 This file is the table of contents; each name's home is where to read on.
 """
 
+from kvviz import serve
 from kvviz.cache.attach import attach
 from kvviz.cache.contiguous import ConcatCache, RingCache, ShiftingCache, SliceCache
 from kvviz.cache.generate import paged_cache
@@ -107,6 +108,7 @@ __all__ = [
     "record",
     "replay",
     "sample",
+    "serve",
     "sweep",
     "timeline",
 ]

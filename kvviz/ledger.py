@@ -80,11 +80,13 @@ class Ledger:
 
     def _repr_html_(self) -> str:
         heads = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("", "claim", "verdict", "measured", "lesson"))
-        rows = "".join(
-            "<tr>" + "".join(
-                f"<td style='text-align:left;vertical-align:top'>{cell}</td>"
-                for cell in (e.number, html.escape(e.claim), f"<b>{html.escape(e.verdict)}</b>", html.escape(e.measured), e.lesson)
-            ) + "</tr>"
-            for e in self.entries
-        )  # fmt: skip
+        rows = "".join(f"<tr>{''.join(map(_cell, _cells(e)))}</tr>" for e in self.entries)
         return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+
+
+def _cells(e: Entry) -> tuple[object, ...]:
+    return e.number, html.escape(e.claim), f"<b>{html.escape(e.verdict)}</b>", html.escape(e.measured), e.lesson
+
+
+def _cell(content: object) -> str:
+    return f"<td style='text-align:left;vertical-align:top'>{content}</td>"
