@@ -409,3 +409,109 @@ def test_two_runs_of_one_program_compare_to_nothing(model):
     owner = "at the peak, owner kv cache"
     assert {f.what: f.bytes for f in there.findings}[owner] == -{f.what: f.bytes for f in back.findings}[owner] > 0
     assert any(f.what.startswith("at the peak, call site torch.cat · model.layers.*.self_attn") for f in there.findings)
+
+
+# what a newcomer found
+
+
+def test_training_keeps_gradients_and_that_is_no_fault(model):
+    """A gradient hangs on its parameter; no Python object stands for it until somebody asks."""
+    net = torch.nn.Sequential(*[torch.nn.Linear(64, 64) for _ in range(6)])
+    optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+    with kvviz.record("cpu") as run:
+        for _ in range(8):
+            optimizer.zero_grad()
+            loss = net(torch.randn(8, 64)).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+    assert loss.grad_fn is not None and diagnose(run.trace).findings == []
+    held = []  # but a sum that keeps every graph is one
+    with kvviz.record("cpu") as run:
+        for _ in range(24):
+            held.append(net(torch.randn(256, 64)).pow(2).mean())
+    first = diagnose(run.trace).findings[0]
+    assert first.kind == "autograd" and "Without backward() no graph is needed" in first.text
+
+
+@pytest.mark.parametrize("new", [1, 2, 3, 4, 6])
+@pytest.mark.parametrize("prompts", [1, 2])
+def test_few_steps_without_marks_are_no_growth(model, new, prompts):
+    """A window of the run may be a part of one step: the one cache that lives is not kept."""
+    with kvviz.record("cpu") as run:
+        for _ in range(prompts):
+            cache = DynamicCache(config=model.config)
+            kvviz.decode(model, prompt(200), new, cache)
+    assert diagnose(run.trace).findings == [] and cache.get_seq_length() > 0
+
+
+@pytest.mark.parametrize("count", [2_000, 6_000, 20_000])
+@pytest.mark.parametrize("name", ["3b_12gb", "3b_24gb", "window_clone", "window_shift"])
+def test_the_end_of_a_run_has_no_fault_that_the_run_does_not_have(name, count):
+    trace = kvviz.sample(name)
+    whole = {f.kind for f in diagnose(trace, settings=[]).findings}
+    assert {f.kind for f in diagnose(trace.last(count), settings=[]).findings} <= whole
+
+
+def test_no_remedy_is_judged_by_a_replay_that_ends_elsewhere():
+    report = diagnose(kvviz.sample("3b_12gb").last(20_000))
+    base = report.figures["tried"][0]
+    assert "no remedy is judged" in base["text"] and not any(t["helps"] for t in report.figures["tried"])
+    assert "helps:" not in report.text
+
+
+def test_what_many_call_sites_keep_is_added_up(model):
+    kept = []
+    with kvviz.record("cpu") as run, torch.inference_mode():
+        for _ in range(8):
+            kept.append(model(prompt(60), use_cache=False, output_hidden_states=True).hidden_states)
+            run.mark("request")
+    (first,) = diagnose(run.trace).findings
+    truth = sum(up(size) for size in storages(t for states in kept for t in states).values())
+    assert first.kind == "kept" and first.bytes == truth
+    assert "call sites" in first.text and len({f.text for f in diagnose(run.trace).findings}) == 1
+
+
+def test_a_bounded_queue_is_no_growth(model):
+    from collections import deque
+
+    newest = deque(maxlen=3)
+    with kvviz.record("cpu") as run:
+        for turn in range(15):
+            newest.append(DynamicCache(config=model.config))
+            kvviz.decode(model, prompt(40 + turn), 6, newest[-1])
+            run.mark(f"turn {turn}")
+    assert diagnose(run.trace).findings == []
+
+
+def test_what_other_threads_make_is_said_to_be_unseen():
+    import threading
+
+    kept = []
+    with kvviz.record("cpu") as run:
+        workers = [threading.Thread(target=lambda: kept.append(torch.ones(1000))) for _ in range(3)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    told = "3 storages of 12,000 B came without the recording seeing it"
+    assert any(told in warning for warning in run.trace.warnings) and told in diagnose(run.trace).text
+
+
+@pytest.mark.parametrize("wrong", [{"settings": 5}, {"settings": [3]}, {"progress": 5}])
+def test_arguments_of_another_kind(wrong):
+    with pytest.raises(InvalidRequest):
+        diagnose(survivors(SURVIVORS[0][0]).trace, **wrong)
+
+
+def test_one_setting_may_be_given_by_itself():
+    report = diagnose(survivors(SURVIVORS[0][0]).trace, settings="max_split_size_mb:32")
+    assert {t["conf"] for t in report.figures["tried"]} == {SURVIVORS[0][0], "max_split_size_mb:32", None}
+
+
+def test_a_name_cannot_forge_a_line():
+    a = CachingAllocator(1 << 30)
+    a.malloc(3 * MIB)
+    from dataclasses import replace
+
+    trace = replace(a.trace, marks=[kvviz.memory.trace.Mark(1, "step\n- kept caches: 9 GiB")])
+    assert not any(line.startswith("- kept caches") for line in diagnose(trace).text.splitlines())

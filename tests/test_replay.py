@@ -155,7 +155,7 @@ def test_differences_are_told_in_both_directions():
     assert "peak allocated: 3.0 MiB → 8.0 MiB (+5.0 MiB)" in there.text
     assert "peak allocated: 8.0 MiB → 3.0 MiB (−5.0 MiB)" in back.text
     assert "block size 5,242,880 B: 0 B → 5.0 MiB" in there.text and "only in the second: 1 requests" in there.text
-    assert "only in the first" in back.text and "<table>" in there._repr_html_()
+    assert "only in the first" in back.text and "<b>only in the second</b>" in there._repr_html_()
 
 
 def test_a_sweep_of_a_recording_that_ran_out_of_memory():

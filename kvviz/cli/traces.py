@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from typing import NamedTuple
@@ -106,6 +107,8 @@ def replay(args: argparse.Namespace) -> int:
         if len(args.setting or ()) != 1:
             raise InvalidRequest("--out saves the replay of one setting: give one --setting")
         check_trace_file(args.out)
+        if os.path.exists(args.out) and os.path.samefile(args.out, args.file):
+            raise InvalidRequest(f"--out {args.out} is the recording itself: name another file")
     progress = Progress()
     trace = _load(args.file, args, progress=progress)
     device = busiest(trace) if args.device is None else args.device

@@ -142,6 +142,7 @@ def trace_of(seen: CpuRecorder) -> Trace:
         owners=list(seen.owners.names),
         stacks=list(seen.sites.texts) if seen.sites else [],
         origin=ORIGIN,
+        warnings=seen.shown.elsewhere(driver.places) if seen.shown else [],
         about={"torch": torch.__version__} | ({"tensors": seen.shown.at(driver.places)} if seen.shown else {}),
     )
 

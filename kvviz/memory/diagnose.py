@@ -33,6 +33,12 @@ def diagnose(
     replay.SETTINGS_TO_TRY; with findings only. progress: called with a line before each long part of the work.
     """
     traced(trace)
+    if isinstance(settings, str):
+        settings = [settings]
+    if settings is not None and not all(isinstance(conf, str) for conf in _listed(settings)):
+        raise InvalidRequest(f"settings are strings such as 'expandable_segments:True', not {settings!r}")
+    if progress is not None and not callable(progress):
+        raise InvalidRequest(f"progress is called with a line of text: {progress!r} cannot be called")
     at = _busiest(trace) if device is None else device
     if at not in trace.devices:
         raise InvalidRequest(f"no device {device} in this trace; it has {trace.devices}")
@@ -52,6 +58,10 @@ def diagnose(
     ]  # fmt: skip
     figures = _figures(case, remedies)
     return Report(title, found, f"No fault found. {_in_short(case)}", [s for s in sections if s.lines], figures)
+
+
+def _listed(settings: Any) -> list[Any]:
+    return list(settings) if isinstance(settings, (list, tuple, set, frozenset)) else [settings]
 
 
 def _in_short(case: Case) -> str:
@@ -100,11 +110,11 @@ def _table(sizes: Counter[str]) -> list[str]:
 def _peak(case: Case) -> Section:
     curve = case.trace.curves(case.device).allocated
     peak = Moment(case.trace, int(np.argmax(curve)), case.device)
-    lines = [f"{bytes_text(peak.state.allocated)} allocated at {peak.where}; by owner:"]
-    lines += [f"  {line}" for line in _table(peak.by_owner())]
-    sites = peak.by_site()
+    lines = [f"{bytes_text(peak.state.allocated)} allocated at {peak.where}"]
+    if len(owners := peak.by_owner()) > 1:
+        lines += ["by owner:", *(f"  {line}" for line in _table(owners))]
     if len(case.trace.stacks):
-        lines += ["by call site:", *(f"  {line}" for line in _table(sites))]
+        lines += ["by call site:", *(f"  {line}" for line in _table(peak.by_site()))]
     return Section("The peak", lines)
 
 
@@ -137,14 +147,15 @@ def _growth(case: Case) -> Section:
     growing = [k for k in case.steps.kept(case.unseen) if case.material(k.bytes)]
     lines += [
         f"  left by finished steps and still there: {bytes_text(k.bytes)} of {k.name}, by {len(k.leaving)} of "
-        f"{count_text(len(k.steps), 'step')}"
+        f"{case.steps.counted(len(k.steps))}"
         for k in growing[:MOST]
     ]
     reserved = case.trace.curves(case.device).reserved
-    lines.append(
-        f"reserved goes from {bytes_text(int(reserved[0]))} to {bytes_text(int(reserved[-1]))}, at most "
-        f"{bytes_text(int(reserved.max()))}"
-    )
+    if reserved.max() > reserved.min():
+        lines.append(
+            f"reserved goes from {bytes_text(int(reserved[0]))} to {bytes_text(int(reserved[-1]))}, at most "
+            f"{bytes_text(int(reserved.max()))}"
+        )
     return Section("Growth", lines)
 
 
@@ -193,7 +204,9 @@ def _unknown(case: Case) -> Section:
         lines.append("whose a block is: a file names no owners; kvviz.record() does")
     if not trace.stacks and not any("frames" in line for line in lines):
         lines.append("where in the program a block was asked for: it was recorded without stacks")
-    if case.shown is None:
+    if case.shown is None and "served" in trace.about:
+        lines.append("whether views or autograd keep memory alive: a replay has no tensors; diagnose the recording for that")
+    elif case.shown is None:
         lines.append(
             "whether views or autograd keep memory alive: only a recording by kvviz.record() looks at the program's tensors"
         )

@@ -15,6 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from kvviz.errors import InconsistentTrace, TraceError
+from kvviz.memory.check import LIMIT
 from kvviz.memory.lifetimes import BlockSpans, Lifetimes, SegmentSpans
 from kvviz.memory.snapshot import load_snapshot
 from kvviz.memory.trace import COLUMNS, Action, Events, Mark, Trace
@@ -87,6 +88,7 @@ def _load_own(raw: BinaryIO, path: str) -> Trace:
         with zipfile.ZipFile(raw) as file:
             _refuse_bombs(file, "about.json")
             about = json.loads(file.read("about.json"))
+            _refuse_odd(about["about"])
             if about["format"] != FORMAT or about["version"] != VERSION:
                 raise TraceError(f"{path}: not a kvviz trace of version {VERSION}")
             return _read(file, about)
@@ -149,6 +151,20 @@ def _unpacked(file: zipfile.ZipFile, name: str, how: dict, dtype: str) -> np.nda
         wide[:1] = int(how["first"])
         wide = np.cumsum(wide)
     return wide.view("u8") if dtype == "u8" else wide.astype(dtype)
+
+
+def _refuse_odd(about: Any) -> None:
+    """What others compute with is of the type that they expect."""
+    whole = {"capacity", "max_entries", "stopped_at", "cut"}
+    for name, value in about.items() if isinstance(about, dict) else [("about", about)]:
+        if name == "about" or (name in whole and value is not None and not (type(value) is int and 0 <= value < LIMIT)):
+            raise TraceError(f"{name} is {str(value)[:40]!r}")
+        if name in ("conf", "placement", "torch", "inconsistent") and not isinstance(value, (str, type(None))):
+            raise TraceError(f"{name} is {str(value)[:40]!r}")
+        if name == "tensors":
+            pairs, graphs = value["shown"], value["graphs"]
+            if type(graphs) is not int or not all(type(n) is int and 0 <= n < 1 << 64 for pair in pairs for n in pair):
+                raise TraceError("tensors are not pairs of whole numbers")
 
 
 def _refuse_bombs(file: zipfile.ZipFile, name: str) -> None:

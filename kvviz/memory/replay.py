@@ -89,8 +89,8 @@ def replay(trace: Trace, conf: str = "", capacity: int | None = None, device: in
     warnings = list(trace.warnings)
     if stopped is not None:
         warnings.append(
-            f"out of memory at event {stopped:,} of {len(trace):,}, a request of {int(e.requested[stopped]):,} B: "
-            "the replay ends there"
+            f"out of memory at event {stopped:,} of the {len(trace):,} recorded ones, a request of "
+            f"{int(e.requested[stopped]):,} B: the replay ends there"
         )
     return driver.trace(
         owners=trace.owners,

@@ -46,7 +46,7 @@ class Report:
         lines = [f"- {f.what}: {f.text}" for f in self.findings] or [self.nothing]
         for section in self.sections:
             lines += ["", section.heading, *(f"  - {line.strip()}" if line[0] == " " else f"- {line}" for line in section.lines)]
-        return "\n".join([self.title, *lines])
+        return "\n".join(" ".join(line.splitlines()) for line in [self.title, *lines])  # a name may hold a new line
 
     def to_json(self) -> dict[str, Any]:
         """All of it in plain types."""
@@ -64,12 +64,8 @@ class Report:
         return bool(self.findings)
 
     def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td style='text-align:left'>{html.escape(f.what)}</td>"
-            f"<td style='text-align:left'>{html.escape(f.text)}</td></tr>"
-            for f in self.findings
-        )
-        body = f"<table>{rows}</table>" if rows else f"<p>{html.escape(self.nothing)}</p>"
+        body = "".join(f"<p><b>{html.escape(f.what)}</b>: {html.escape(f.text)}</p>" for f in self.findings)
+        body = body or f"<p>{html.escape(self.nothing)}</p>"
         for section in self.sections:
             lines = "".join(
                 f"<li{' style=margin-left:2em' * line.startswith(' ')}>{html.escape(line)}</li>" for line in section.lines

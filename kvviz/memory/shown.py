@@ -25,6 +25,14 @@ class Shown(NamedTuple):
     storages: dict[int, int]
     graphs: int
 
+    def elsewhere(self, places: Mapping[Any, int]) -> list[str]:
+        """What a reader of a CPU recording must be told of storages that are alive and in none of its `places`."""
+        unknown = [size for address, size in self.storages.items() if address not in places]
+        if not unknown:
+            return []
+        what = f"{len(unknown):,} storages of {sum(unknown):,} B" if len(unknown) > 1 else f"a storage of {unknown[0]:,} B"
+        return [f"{what} came without the recording seeing it: on a CPU it sees its own thread only, and no file or numpy"]
+
     def at(self, places: Mapping[Any, int]) -> dict[str, Any]:
         """As a trace keeps it. places: address in this process -> address in the trace."""
         return {
@@ -38,7 +46,10 @@ def shown(tensors: Sequence[torch.Tensor], device: str) -> Shown:
     views: dict[tuple[int, int, tuple[int, ...], tuple[int, ...]], int] = {}
     whole: dict[int, int] = {}
     graphs = 0
-    for tensor in _referred(tensors):
+    seen = _referred(tensors)
+    # a gradient hangs on its parameter, and has no Python object until somebody asks for it
+    seen += [t.grad for t in seen if t.is_leaf and t.requires_grad and t.grad is not None]
+    for tensor in seen:
         storage = storage_of(tensor)
         if storage is None or storage.device.type != device:
             continue

@@ -212,7 +212,8 @@ class Trace:
         events = Events(*(getattr(self.events, f.name)[cut:] for f in fields(Events)))
         marks = [Mark(mark.event - cut, mark.name) for mark in self.marks if mark.event >= cut]
         told = f"history starts mid-run: the first {cut:,} of {len(self):,} events were dropped (max_events)"
-        return replace(self, events=events, entry=entry, marks=marks, warnings=[*self.warnings, told])
+        about = self.about | {"cut": cut}
+        return replace(self, events=events, entry=entry, marks=marks, warnings=[*self.warnings, told], about=about)
 
     @property
     def segments(self) -> np.ndarray:

@@ -13,19 +13,21 @@ None of them is reported for less than a tenth of what the run added to what was
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
 
 import numpy as np
 
 from kvviz.memory.diagnosis.moment import Moment, failed_requests
 from kvviz.memory.diagnosis.steps import Kept, Steps
+from kvviz.memory.lifetimes import BlockSpans, rows
 from kvviz.memory.report import Finding, bytes_text, count_text
 from kvviz.memory.settings import SMALL_REQUEST
 from kvviz.memory.trace import Action, Trace
 from kvviz.memory.whose import site, whose
 
 MATERIAL = 0.1
+CUT = 0.02  # of the peak, where a trace is a part of a run: what that part added says little
 SMALLEST = 16 << 10  # bytes: less is nobody's problem
 GRANULAR = 64 << 20  # reserved comes in segments of up to 20 MiB for each kind of request: a few of them are normal
 WASTED = 0.2  # of the reserved peak: what was never active at a time
@@ -51,7 +53,8 @@ class Case:
         return int(active.max() - active[0])
 
     def material(self, size: int) -> bool:
-        return size >= max(SMALLEST, MATERIAL * self.added)
+        floor = CUT * int(self.trace.curves(self.device).active.max()) if self.trace.about.get("cut") else 0
+        return size >= max(SMALLEST, MATERIAL * self.added, floor)
 
     @cached_property
     def failed(self) -> int | None:
@@ -95,10 +98,29 @@ class Case:
 
     @cached_property
     def kept(self) -> list[Kept]:
-        """What accumulates, step by step, without what autograd keeps."""
-        found = [k for k in self.steps.kept(self.unseen) if k.accumulates and self.material(k.bytes)]
-        # a cache may grow piece by piece, which is no fault: it is one if caches were also let go, or steps have names
-        return [k for k in found if self.steps.marked or "cache" not in k.name or k.churn > k.bytes // 4]
+        """What accumulates, step by step, without what autograd keeps: owners each by itself, call sites together."""
+        found: list[Kept] = []
+        sites: list[Kept] = []
+        for kept in self.steps.kept(self.unseen):
+            if kept.owner and "cache" in kept.name and not self.steps.marked:
+                kept = self._old(kept)  # the newest state of a cache may lie in several windows of one step
+            if not len(kept.blocks) or not kept.accumulates:
+                continue
+            (found if kept.owner else sites).append(kept)
+        if sites:
+            found.append(sites[0] if len(sites) == 1 else self._together(sites))
+        return sorted((k for k in found if self.material(k.bytes)), key=lambda k: -k.bytes)
+
+    def _old(self, kept: Kept) -> Kept:
+        blocks = rows(kept.blocks, np.flatnonzero(kept.outlived))
+        return replace(kept, blocks=blocks, steps=self.steps.of_each_step(blocks), outlived=kept.outlived[kept.outlived])
+
+    def _together(self, sites: list[Kept]) -> Kept:
+        names = [f.name for f in fields(BlockSpans)]
+        columns = {name: np.concatenate([getattr(k.blocks, name) for k in sites]) for name in names}
+        blocks = BlockSpans(**columns)
+        outlived = np.concatenate([k.outlived for k in sites])
+        return Kept(count_text(len(sites), "call site"), 0, blocks, self.steps.of_each_step(blocks), outlived)
 
 
 def faults(case: Case) -> list[Finding]:
@@ -122,10 +144,10 @@ def kept(case: Case, found: Kept) -> Finding:
     for stack, size in zip(found.blocks.stack.tolist(), found.blocks.size.tolist(), strict=True):
         if stack >= 0:
             sites[site(case.trace, stack)] += size
-    asked = f" Asked for at {sites.most_common(1)[0][0]}." if sites and found.owner else ""
+    asked = f" Asked for at {_listed(sites)}." if sites and (found.owner or len(sites) > 1) else ""
     text = (
         f"{bytes_text(found.bytes)} in {count_text(len(found.blocks), 'block')} of “{found.name}” are still allocated in "
-        f"the end, though the steps that made them are over: {len(leaving)} of {count_text(len(found.steps), 'step')}"
+        f"the end, though the steps that made them are over: {len(leaving)} of {steps.counted(len(found.steps))}"
         f"{names} left {bytes_text(usual)} each in the median, and none of it was freed. Something of the program still "
         f"refers to them; kvviz.holders(…) says what, in the program itself.{asked}"
     )
@@ -170,7 +192,7 @@ def autograd(case: Case) -> Finding | None:
     text = (
         f"{bytes_text(size)} in {count_text(len(picked), 'block')} are alive and shown by no tensor of the program"
         f"{of_cache}: the graph that autograd builds for a backward pass keeps them, through "
-        f"{count_text(graphs, 'tensor')} with a grad_fn. Generation needs no graph. Whose: {_listed(by)}."
+        f"{count_text(graphs, 'tensor')} with a grad_fn. Without backward() no graph is needed. Whose: {_listed(by)}."
     )
     return Finding("kept by autograd", text, size, "autograd")
 

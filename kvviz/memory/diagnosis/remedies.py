@@ -45,6 +45,7 @@ def tried(case: Case, settings: Sequence[str] | None = None, progress: Progress 
         return replay(trace, conf, case.capacity, case.device)
 
     base = run(case.trace, recorded, 1, "the recorded settings")
+    faithful = case.failed is None or (base.about["stopped_at"] is None and base.about["refused"][:1] == [case.failed])
     found = [_judge(case, base, base, f"as recorded ({recorded or 'the defaults'})", recorded)]
     for k, conf in enumerate(confs[1:], 2):
         name = conf or "the default settings"
@@ -54,6 +55,9 @@ def tried(case: Case, settings: Sequence[str] | None = None, progress: Progress 
             found.append(Tried(name, conf, False, f"cannot be tried: {problem}", 0, None))
     for k, (name, edited) in enumerate(edits, len(confs) + 1):
         found.append(_judge(case, run(edited, recorded, k, name), base, name, None))
+    if not faithful:  # then no replay says anything about the recording's end
+        first = replace(found[0], text=f"{found[0].text}, where the recording failed at {case.failed:,}: no remedy is judged")
+        found = [first, *(replace(t, helps=False) for t in found[1:])]
     return found[:1] + sorted(found[1:], key=lambda t: (not t.helps, t.stopped_at is not None, t.peak_reserved))
 
 

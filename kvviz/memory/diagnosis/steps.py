@@ -7,8 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvviz.memory.lifetimes import BlockSpans, rows
+from kvviz.memory.report import count_text
 from kvviz.memory.trace import Trace
-from kvviz.memory.whose import whose
+from kvviz.memory.whose import site, whose
 
 FEWEST = 4  # steps that are needed to speak of growth
 WINDOWS = 16  # of equal length, where the run has no marks
@@ -17,16 +18,17 @@ BRIEF = 0.002, 64  # of a run, but at least so many events: what lives no longer
 
 @dataclass(frozen=True)
 class Kept:
-    """Blocks of one owner that steps left behind: made within a step, alive in the end, and the step is over.
+    """Blocks that finished steps left behind: made within a step, alive in the end, and the step is over.
 
-    steps: bytes that each finished step left. churn: bytes that its steps made and freed again.
+    steps: bytes that each finished step left. outlived: of these blocks, which saw younger ones of the same name come and
+    go: the newest state of a cache did not, what is kept of earlier ones did.
     """
 
     name: str
     owner: int
     blocks: BlockSpans
     steps: np.ndarray
-    churn: int
+    outlived: np.ndarray
 
     @property
     def bytes(self) -> int:
@@ -39,9 +41,11 @@ class Kept:
 
     @property
     def accumulates(self) -> bool:
-        """Again and again, and not most of it at once: a thing that is made once and stays is no growth."""
-        many = len(self.leaving) >= 3 and self.leaving[-1] >= 0.6 * (len(self.steps) - 1)
-        return bool(many and self.steps.max() <= 0.6 * self.bytes)
+        """Again and again, from the first half of the run to its end, and not most of it at once: a thing that is made
+        once and stays is no growth, nor are the newest few of a queue."""
+        last = len(self.steps) - 1
+        spread = len(self.leaving) >= 3 and self.leaving[-1] >= 0.6 * last and self.leaving[0] <= 0.5 * last
+        return bool(spread and self.steps.max() <= 0.6 * self.bytes)
 
 
 class Steps:
@@ -65,6 +69,10 @@ class Steps:
     def name(self) -> str:
         return "step between marks" if self.marked else "sixteenth of the run"
 
+    def counted(self, count: int) -> str:
+        """ "3 steps", "3 sixteenths of the run"."""
+        return count_text(count, "step") if self.marked else f"{count_text(count, 'sixteenth')} of the run"
+
     def floors(self) -> np.ndarray:
         """The least that was allocated within each step."""
         allocated = self.trace.curves(self.device).allocated
@@ -81,17 +89,33 @@ class Steps:
         alive = blocks.freed == n
         if unseen is not None:
             born &= ~unseen
-        group = np.where(blocks.owner > 0, -1 - blocks.owner, blocks.stack + 1)
+        names, group = self._groups(blocks)
         found = []
         for key in np.unique(group[born & alive]).tolist():
-            mine = born & (group == key)
-            left = rows(blocks, np.flatnonzero(mine & alive))
-            step = np.searchsorted(self.edges, left.born, side="right") - 1
-            amounts = np.bincount(step, left.size, self.finished).astype("i8")
-            owner = int(left.owner[0])
-            name = self.trace.owners[owner] if owner else whose(self.trace, 0, int(left.stack[0]))
-            found.append(Kept(name, owner, left, amounts, int(blocks.size[mine & ~alive].sum())))
+            mine = group == key
+            left = rows(blocks, np.flatnonzero(mine & born & alive))
+            gone = blocks.born[mine & ~alive]  # in order of birth
+            outlived = np.searchsorted(gone, left.born, side="right") < len(gone) - FEWEST
+            found.append(Kept(names[key], int(left.owner[0]), left, self.of_each_step(left), outlived))
         return sorted(found, key=lambda kept: (-kept.bytes, kept.name))
+
+    def of_each_step(self, blocks: BlockSpans) -> np.ndarray:
+        """Bytes that each finished step made of these blocks."""
+        step = np.searchsorted(self.edges, blocks.born, side="right") - 1
+        return np.bincount(step, blocks.size, self.finished).astype("i8")
+
+    def _groups(self, blocks: BlockSpans) -> tuple[list[str], np.ndarray]:
+        """Names, and for each block the number of its own: its owner's, or that of its call site, alike for all layers."""
+        names = list(self.trace.owners)
+        numbers = {}
+        for stack in np.unique(blocks.stack[(blocks.owner == 0) & (blocks.stack >= 0)]).tolist():
+            name = site(self.trace, stack)
+            if name not in names[len(self.trace.owners) :]:
+                names.append(name)
+            numbers[stack] = len(self.trace.owners) + names[len(self.trace.owners) :].index(name)
+        of_stack = np.array([numbers.get(stack, 0) for stack in range(len(self.trace.stacks))] or [0], "i8")
+        by_site = np.where(blocks.stack >= 0, of_stack[np.maximum(blocks.stack, 0)], 0)
+        return names, np.where(blocks.owner > 0, blocks.owner, by_site)
 
     def transients(self, event: int, most: int = 5) -> list[tuple[str, int, int]]:
         """(whose, blocks, bytes) of what was allocated after `event` events and lived only briefly, the most first."""
