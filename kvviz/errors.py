@@ -33,6 +33,10 @@ class CorruptCache(KvvizError, RuntimeError):
     """check() found pages, references, tables or tensors that contradict one another."""
 
 
+class RankError(KvvizError, RuntimeError):
+    """Ranks that decided differently, one that failed, or one that no longer answers."""
+
+
 class RecordingError(KvvizError, RuntimeError):
     """record() cannot start or go on: one recording at a time, or the profiler is taken."""
 

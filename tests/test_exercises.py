@@ -419,6 +419,48 @@ def test_reading_pages(capsys):
         assert told in capsys.readouterr().out
 
 
+def test_10_1_and_10_2(capsys):
+    assert exercise("10.1").check(2 * 32 * 8 * 16 * 130) and exercise("10.2").check(32)
+    for answer, told in (
+        (2 * 32 * 8 * 16 * 128, "the scales take memory"), (32 * 8 * 16 * 130, "Keys and values both"),
+        (2 * 8 * 16 * 130, "one layer"), (2 * 32 * 8 * 130, "one token"), (2 * 32 * 8 * 16 * 129, "two bytes"),
+        (2 * 32 * 8 * 16 * 256, "bf16 page"), (7, "less than"), (10**9, "more than"),
+    ):  # fmt: skip
+        assert not exercise("10.1").check(answer)
+        assert told in capsys.readouterr().out
+    for answer, told in ((24, "power of two"), (16, "34.4%"), (64, "pages of 32 would do, too")):
+        assert not exercise("10.2").check(answer)
+        assert told in capsys.readouterr().out
+
+
+def test_10_3(capsys):
+    def quantize(x, bits, steps=0, rounded=torch.round, guard=True):
+        low, high = x.amin(-1, keepdim=True), x.amax(-1, keepdim=True)
+        scale = (high - low) / (2**bits - 1 + steps)
+        return rounded((x - low) / (scale.where(scale > 0, 1) if guard else scale)), scale, low
+
+    def symmetric(x, bits):
+        scale = x.abs().amax(-1, keepdim=True) / (2 ** (bits - 1) - 1)
+        return (x / scale.where(scale > 0, 1)).round(), scale, torch.zeros_like(scale)
+
+    def in_place(x, bits):
+        return quantize(x.mul_(2), bits)
+
+    task = exercise("10.3")
+    assert task.check(quantize)
+    for wrong, told in (
+        (lambda x, bits: quantize(x, bits, guard=False), "division by 0"), (symmetric, "codes should be 0 … 15; they are -7"),
+        (lambda x, bits: quantize(x, bits, steps=1), "they are 0 … 16"),
+        (lambda x, bits: quantize(x, bits, steps=-1), "not all rows use the codes 0 and 15"),
+        (lambda x, bits: quantize(x, bits, rounded=torch.floor), "more than half a scale"),
+        (lambda x, bits: quantize(x, bits, rounded=lambda y: y), "whole numbers"), (in_place, "changes the tensor"),
+        (lambda x, bits: quantize(x, bits)[0], "three tensors"), (lambda x, bits: quantize(x.T, bits), "shapes"),
+        (lambda x, bits: (*quantize(x, bits)[:2], quantize(x, bits)[2] + 1e-9 * torch.ones(6, 1) + 1e-6), "exactly"),
+    ):  # fmt: skip
+        assert not task.check(wrong)
+        assert told in capsys.readouterr().out
+
+
 def test_11_1(capsys):
     assert exercise("11.1").check(32)
     assert not exercise("11.1").check(64) and not exercise("11.1").check(16)
@@ -448,3 +490,85 @@ def test_11_3(capsys):
     assert not task.check(lambda loss, weight, texts: no_graph(loss, weight, texts)[1:])
     told = capsys.readouterr().out
     assert "The diagnosis still says: kept by autograd" in told and "one score a text" in told
+
+
+def test_12_1(capsys):
+    from kvviz import plan
+
+    most = plan("llama-3-8b", "24GiB", 8192).tokens_that_fit
+    assert exercise("12.1").check(most) and most % 16 == 0
+    assert not exercise("12.1").check(most + 16) and not exercise("12.1").check(16) and not exercise("12.1").check(196_608)
+    told = capsys.readouterr().out
+    assert "Too many" in told and "Too few" in told and "what about the weights?" in told
+
+
+def test_12_2(capsys):
+    from kvviz.cache.ranks import heads_of
+
+    task = exercise("12.2")
+    assert task.check(heads_of)
+    assert not task.check(lambda rank, ranks, kv_heads: range(kv_heads))
+    assert not task.check(lambda rank, ranks, kv_heads: range(kv_heads) if rank == 0 else range(0))
+    told = capsys.readouterr().out
+    assert "Every head should have one rank" in told and "two more than another" in told
+
+
+def test_09_1(capsys):
+    from kvviz.serve import Engine
+    from tests.tiny_models import model
+
+    engine = Engine(model("llama"), 64, 16, prefix_cache=True)
+    for k in range(5):
+        engine.add([*range(1, 51), *range(1, 51), *[60 + k] * 10], 20)
+    engine.run()
+    task = exercise("09.1")
+    assert task.check(engine.metrics.peak_used)
+    for answer, told in (
+        (45, "without sharing"), (17, "cannot be shared"), (22, "nobody shares"), (9, "different"), (30, "too many"),
+        (8, "too few"),
+    ):  # fmt: skip
+        assert not task.check(answer)
+        assert told in capsys.readouterr().out
+
+
+def test_09_2(capsys):
+    import heapq
+
+    from kvviz.serve import Engine
+    from tests.tiny_models import model
+
+    def steps_of(lengths, width):
+        free = [0] * width
+        for length in lengths:
+            heapq.heapreplace(free, free[0] + length)
+        return max(free)
+
+    task = exercise("09.2")
+    assert task.check(steps_of)
+    for lengths, width in (([9, 2, 5, 1, 7, 3], 3), ([4, 4, 4], 2), ([6, 1], 4)):  # the engine agrees
+        engine = Engine(model("llama"), 64, 4, max_running=width)
+        for k, length in enumerate(lengths):
+            engine.add([k + 1, 5], length)
+        engine.run()
+        assert len(engine.metrics.steps) == steps_of(lengths, width)
+    assert not task.check(lambda lengths, width: sum(max(lengths[k : k + width]) for k in range(0, len(lengths), width)))
+    assert "until a whole batch is done" in capsys.readouterr().out
+    assert not task.check(lambda lengths, width: 3) and not task.check(lambda lengths, width: None)
+
+
+def test_09_3(capsys):
+    def found(prompt, known, page_size, last=1):
+        asked, longest = prompt[: len(prompt) - last], 0
+        for old in known:
+            whole = len(old) // page_size * page_size
+            equal = next((k for k in range(whole) if old[: k + 1] != asked[: k + 1]), whole)
+            longest = max(longest, equal // page_size * page_size)
+        return longest
+
+    task = exercise("09.3")
+    assert task.check(found)
+    assert not task.check(lambda *case: found(*case, last=0))
+    assert "The last token" in capsys.readouterr().out
+    assert not task.check(lambda prompt, known, page_size: 0)
+    assert not task.check(lambda prompt, known, page_size: found(prompt, known, 1))
+    assert "tokens are found, it says" in capsys.readouterr().out

@@ -14,14 +14,15 @@ from dataclasses import dataclass
 
 import torch
 
-from kvviz.cache.store import Loose, Place, Slab
+from kvviz.cache.step import Store
+from kvviz.cache.store import Place, Slab
 
 
 @dataclass
 class Pages:
     """What the new queries of one layer may read, all of it in pages."""
 
-    store: Slab | Loose
+    store: Store
     layer: int
     place: Place
 

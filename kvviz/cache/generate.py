@@ -8,6 +8,7 @@ import torch
 
 from kvviz.cache import attach
 from kvviz.cache.capacity import USUAL_TOKENS, Capacity
+from kvviz.cache.codes import scheme_of
 from kvviz.cache.spec import positive
 from kvviz.errors import InvalidRequest
 
@@ -19,20 +20,21 @@ SLIDING = ("sliding_attention", "chunked_attention")
 
 def paged_cache(
     model: Any,
-    page_size: int = 16,
+    page_size: int | None = None,
     tokens: int | None = None,
     pages: int | None = None,
     max_bytes: int | None = None,
     window: int | None = None,
-    dtype: torch.dtype | None = None,
+    dtype: torch.dtype | str | None = None,
     grow: bool = False,
 ) -> PagedCache:
     """A cache for `model.generate(**inputs, cache=kvviz.paged_cache(model))` and kvviz.decode.
 
-    page_size: tokens a page. Capacity: one of tokens (of each sequence), pages or max_bytes (of all sequences and layer
-    types together); with none of them min(max_position_embeddings, 8192) tokens a sequence. The pool is taken when the
-    first tokens come. dtype: what is stored, None: what the model computes. grow: pages are taken from torch's allocator
-    one by one, for lessons.
+    page_size: tokens a page, 16 if not given, and 32 for int4. Capacity: one of tokens (of each sequence), pages or
+    max_bytes (of all sequences and layer types together); with none of them min(max_position_embeddings, 8192) tokens a
+    sequence. The pool is taken when the first tokens come. dtype: what is stored, None: what the model computes; "int8" or
+    "int4": codes and scales, see kvviz.cache.quantized. grow: pages are taken from torch's allocator one by one, for
+    lessons.
     window: every layer sees the last `window` tokens only, also those of a model that was not made so. A model that does
     not mask like this by itself is attached (kvviz.attach) for it.
 
@@ -46,7 +48,14 @@ def paged_cache(
     windows = windows_of(config)
     if tokens is pages is max_bytes is None:
         tokens = min(getattr(config, "max_position_embeddings", None) or USUAL_TOKENS, USUAL_TOKENS)
+    scheme = scheme_of(dtype)
+    if page_size is None:
+        page_size = scheme.page_size if scheme else 16
     page_size, capacity = positive("page_size", page_size), Capacity(tokens, pages, max_bytes)
+    if scheme:
+        scheme.group_of(page_size)
+        if grow:
+            raise InvalidRequest(f"pages of {scheme.name} are taken at once: grow=True is for lessons with plain pages")
     if window is not None:
         window = positive("window", window)
         if any(own is None or own > window for own in windows):

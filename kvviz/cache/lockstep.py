@@ -10,7 +10,7 @@ from kvviz.cache.capacity import Capacity, pages_for
 from kvviz.cache.pagelog import PageLog, PoolInfo
 from kvviz.cache.pages import PagePool
 from kvviz.cache.spec import CacheSpec, natural
-from kvviz.cache.step import Memory, Step
+from kvviz.cache.step import Memory, Step, Store
 from kvviz.cache.store import Loose, Place, Slab, place
 from kvviz.cache.table import PageTable
 from kvviz.errors import InvalidRequest, PoolExhausted, SequenceFreed
@@ -124,7 +124,7 @@ class Lockstep:
     def _take_pool(self, spec: CacheSpec) -> Memory:
         assert spec.device is not None
         pages = 1 if self.grow else self._wanted_pages(spec)
-        store = Loose(spec, self.page_size) if self.grow else Slab(spec, pages, self.page_size)
+        store = self._new_store(spec, pages)
         info = PoolInfo(self.name, pages, self.page_size, spec.token_bytes, spec.layers, self.window, self.grow)
         pool = PagePool(pages, self.page_size, log=self.log, info=info)
         if not self.log.pools[1:]:
@@ -132,6 +132,9 @@ class Lockstep:
         self.spec, self._memory = spec, Memory(pool, store)
         self.tables = self._new_tables(pool, spec.batch)
         return self._memory
+
+    def _new_store(self, spec: CacheSpec, pages: int) -> Store:
+        return Loose(spec, self.page_size) if self.grow else Slab(spec, pages, self.page_size)
 
     def _new_tables(self, pool: PagePool, count: int) -> list[PageTable]:
         tables = [pool.table() for _ in range(count)]

@@ -35,6 +35,8 @@ class PagedKVCache(Lockstep):
     For inference: no gradient flows through pages.
     """
 
+    in_place = True  # may attention read the pages where they lie?
+
     def __init__(
         self,
         layers: int,
@@ -249,7 +251,7 @@ class PagedKVCache(Lockstep):
     def fork(self) -> PagedKVCache:
         """Another cache with the same past on the same pool: pages are shared until one of the two writes into them."""
         self._between_steps("fork")
-        other = PagedKVCache.__new__(PagedKVCache)
+        other = type(self).__new__(type(self))
         other.__dict__.update(self.__dict__)
         other.spec, other._step = replace(self.spec), None
         other.tables = [table.fork() for table in self.tables]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from kvviz.cache.pages import PagePool
 from kvviz.cache.store import Loose, Place, Slab
 from kvviz.cache.table import Copy
 
 if TYPE_CHECKING:
+    from kvviz.cache.codeslab import CodeSlab
     from kvviz.cache.lockstep import Lockstep
+
+Store: TypeAlias = "Slab | Loose | CodeSlab"
 
 
 @dataclass
@@ -18,7 +21,7 @@ class Memory:
     """What forks have in common: the pages, their tensors, and who is in the middle of a step."""
 
     pool: PagePool
-    store: Slab | Loose
+    store: Store
     stepping: Lockstep | None = None
 
     def drop_free(self) -> None:

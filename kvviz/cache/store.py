@@ -39,6 +39,7 @@ class Place:
     skip: int
     page_size: int
     device: torch.device
+    before: int = 0  # tokens of each sequence that are stored in the first page before token `low`
 
     @cached_property
     def slots(self) -> torch.Tensor:
@@ -55,7 +56,15 @@ class Place:
             self._rows[pages] = rows.reshape(-1).to(self.device)
         return self._rows[pages]
 
+    def groups(self, size: int) -> torch.Tensor:
+        """[sequences, groups] number of each group of `size` tokens of these pages, in the order of slots."""
+        if size not in self._groups:
+            pages, each = torch.tensor(self.pages, dtype=torch.long), self.page_size // size
+            self._groups[size] = (pages[:, :, None] * each + torch.arange(each)).flatten(1).to(self.device)
+        return self._groups[size]
+
     _rows: dict[int, torch.Tensor] = field(default_factory=dict)
+    _groups: dict[int, torch.Tensor] = field(default_factory=dict)
 
 
 def place(tables: Sequence[PageTable], low: int, high: int, device: torch.device) -> Place:
@@ -70,7 +79,8 @@ def place(tables: Sequence[PageTable], low: int, high: int, device: torch.device
         stride = starts[1] - starts[0] if len(starts) > 1 else 0
         if stride >= 0 and all(b - a == stride for a, b in zip(starts, starts[1:], strict=False)):
             start = starts[0]
-    return Place(high - low, start, stride, pages, skip, size, device)
+    before = min(skip, low - tables[0].first)
+    return Place(high - low, start, stride, pages, skip, size, device, before)
 
 
 class Slab:

@@ -20,6 +20,7 @@ from kvviz.cache.capacity import Capacity, most_pages
 from kvviz.cache.generate import windows_of
 from kvviz.cache.paged import PagedKVCache
 from kvviz.cache.pagelog import PageLog
+from kvviz.cache.quantized import QuantizedPagedKVCache
 from kvviz.errors import InvalidRequest, OutOfMemory, PoolExhausted, SequenceFreed
 
 ROLLBACK = 128  # tokens beyond a window that are kept while generate() drafts and takes back
@@ -58,6 +59,7 @@ class PagedLayer(CacheLayerMixin):
         super().__init__()
         self.owner, self.group, self.number = owner, group, number
         self.is_sliding = slides  # decides which of the model's masks is made with this layer's sizes
+        self.is_croppable = owner.dtype != "int4"  # generate() must not draft what a coded group would not give back
 
     def __repr__(self) -> str:
         return f"PagedLayer({self.group.name})"
@@ -82,7 +84,7 @@ class PagedLayer(CacheLayerMixin):
         self.is_initialized = True
         if extra is not None and self.owner.masks(self.group):
             extra["kv_window"] = self.group.window
-        if extra is None or step is None or step.read is None or keys.dtype != given:
+        if extra is None or step is None or step.read is None or keys.dtype != given or not cache.in_place:
             keys, values = cache.get_all(self.number) if step is None else cache.read(self.number, step, keys, values)
             return keys.to(given), values.to(given)
         cache.put(self.number, step, keys, values)
@@ -122,7 +124,7 @@ class PagedCache(Cache):
         windows: Sequence[int | None],
         page_size: int,
         capacity: Capacity,
-        dtype: torch.dtype | None = None,
+        dtype: torch.dtype | str | None = None,
         grow: bool = False,
     ):
         self.config, self.page_size, self.capacity, self.dtype, self.grow = config, page_size, capacity, dtype, grow
@@ -232,7 +234,7 @@ class PagedCache(Cache):
         for cache in self._caches():
             if left and cache.seen > left and not cache.can_rollback(cache.seen - left):
                 raise InvalidRequest(
-                    f"{-tokens_to_remove:,} tokens cannot be taken back: {self._why_not(cache)}. "
+                    f"{-tokens_to_remove:,} tokens cannot be taken back: {self._why_not(cache, cache.seen - left)}. "
                     "Nothing has changed; reset() empties the cache"
                 )
         for cache in self._caches():
@@ -241,7 +243,9 @@ class PagedCache(Cache):
             elif cache.seen > left:
                 cache.rollback(cache.seen - left)
 
-    def _why_not(self, cache: PagedKVCache) -> str:
+    def _why_not(self, cache: PagedKVCache, tokens: int) -> str:
+        if isinstance(cache, QuantizedPagedKVCache) and (why := cache.cannot_go_back(tokens)):
+            return why
         if cache.window is None or cache.cut:
             return f"{cache.length:,} are stored"
         if cache.past:
@@ -336,12 +340,19 @@ class PagedCache(Cache):
     def _make(self, keys: torch.Tensor) -> None:
         """An empty cache for each group, all with the heads of these keys until their own come."""
         batch, heads, _, size = keys.shape
-        made = []
+        made: list[PagedKVCache] = []
         for group in self.groups:
-            cache = PagedKVCache(
-                len(group.layers), heads, size, self.page_size, window=group.window, batch=batch,
-                dtype=self.dtype or keys.dtype, grow=self.grow, name=group.name,
-            )  # fmt: skip
+            shape = len(group.layers), heads, size, self.page_size
+            cache: PagedKVCache
+            if isinstance(self.dtype, str):
+                cache = QuantizedPagedKVCache(
+                    *shape, window=group.window, batch=batch, dtype=self.dtype, computes=keys.dtype, name=group.name
+                )
+            else:
+                cache = PagedKVCache(
+                    *shape, window=group.window, batch=batch, dtype=self.dtype or keys.dtype, grow=self.grow,
+                    name=group.name,
+                )  # fmt: skip
             if self.recording:
                 cache.keep_past(ROLLBACK)
             made.append(cache)
@@ -362,6 +373,8 @@ class PagedCache(Cache):
             return
         total = getattr(self.capacity, named)
         wish, rest, needs = f"{named}, now {total:,}", total, {}
+        if named == "max_bytes":  # tokens of all that wait to be coded come off first
+            rest -= sum(c.spec.waiting_bytes for c in caches if isinstance(c, QuantizedPagedKVCache))
         prices = [1 if named == "pages" else cache.spec.token_bytes * self.page_size for cache in caches]
         for k, cache in enumerate(caches):
             if cache.pool:

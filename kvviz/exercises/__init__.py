@@ -75,16 +75,20 @@ def exercise(number: str) -> Exercise:
         cache_grows,
         debug_oom,
         fragmentation,
+        many_sequences,
         page_size,
         pages,
+        precision,
         reading_pages,
         real_model,
+        scale,
         start_here,
         windows,
     )
 
     lessons = (
-        start_here, cache_grows, allocator, fragmentation, windows, pages, page_size, real_model, reading_pages, debug_oom,
+        start_here, cache_grows, allocator, fragmentation, windows, pages, page_size, real_model, reading_pages,
+        many_sequences, precision, debug_oom, scale,
     )  # fmt: skip
     known = {e.number: e for lesson in lessons for e in lesson.exercises()}
     if number not in known:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 
 from kvviz.exercises import Exercise, Verdict
 from kvviz.sizing import plan
@@ -32,6 +33,7 @@ def exercises() -> list[Exercise]:
 
 def _tokens(answer: float) -> Verdict:
     right = plan("llama-3-8b", "24GiB", 1, dtype="bf16", kv_dtype="bf16", page_size=16).tokens_that_fit
+    assert right is not None
     if answer == right:
         return None
     if answer == 24 * 2**30 // 131_072:
@@ -43,7 +45,7 @@ def _heads(heads_of: Callable[[int, int, int], Iterable[int]]) -> Verdict:
     for kv_heads in (1, 2, 3, 4, 5, 8, 13):
         for ranks in range(1, kv_heads + 1):
             shares = [list(heads_of(rank, ranks, kv_heads)) for rank in range(ranks)]
-            if sorted(sum(shares, [])) != list(range(kv_heads)):
+            if sorted(chain.from_iterable(shares)) != list(range(kv_heads)):
                 return f"{kv_heads} heads over {ranks} ranks: {shares}. Every head should have one rank."
             if max(map(len, shares)) - min(map(len, shares)) > 1:
                 return f"{kv_heads} heads over {ranks} ranks: {shares}. One rank has two more than another."

@@ -67,7 +67,7 @@ class Batch:
             asked = query[:, :, span.low : span.high]
             if span.high - span.low == 1:  # heads that share keys stand where queries would: keys are read once for all
                 asked = asked.reshape(1, keys.shape[1], -1, dim)
-                out[:, span.low] = scaled_dot_product_attention(asked, keys, values, scale=scale).view(1, heads, dim)
+                out[:, span.low] = scaled_dot_product_attention(asked, keys, values, scale=scale).reshape(1, heads, dim)
             else:
                 causal = span.mask is None
                 found = scaled_dot_product_attention(
