@@ -10,8 +10,8 @@ import numpy as np
 
 from kvviz.errors import InconsistentTrace, InvalidRequest, OutOfMemory
 from kvviz.memory.check import traced
-from kvviz.memory.diagnosis.faults import Case, faults, oom_count, pool_of
-from kvviz.memory.diagnosis.moment import Moment
+from kvviz.memory.diagnosis.faults import Case, faults, pool_of
+from kvviz.memory.diagnosis.moment import Moment, failed_requests
 from kvviz.memory.diagnosis.remedies import Progress, Tried, tried
 from kvviz.memory.report import Finding, Report, Section, bytes_text, count_text
 from kvviz.memory.trace import Trace
@@ -173,7 +173,7 @@ def _out_of_memory(case: Case) -> Section:
     left, request = int(e.address[case.failed]), int(e.size[case.failed])
     lines = [
         f"{bytes_text(request)} were asked for at {case.moment.where}; it happened "
-        f"{count_text(oom_count(case.trace, case.device), 'time')} in this trace",
+        f"{count_text(len(failed_requests(case.trace, case.device)), 'time')} in this trace",
         f"then: allocated {bytes_text(s.allocated)}, reserved {bytes_text(s.reserved)}, of it free "
         f"{bytes_text(case.moment.free)}, the largest free block {pool_of(request)}"
         f"{bytes_text(case.moment.largest_for(request))}",

@@ -23,7 +23,7 @@ from kvviz.memory.diagnosis.steps import Kept, Steps
 from kvviz.memory.lifetimes import BlockSpans, rows
 from kvviz.memory.report import Finding, bytes_text, count_text
 from kvviz.memory.settings import SMALL_REQUEST
-from kvviz.memory.trace import Action, Trace
+from kvviz.memory.trace import Trace
 from kvviz.memory.whose import site, whose
 
 MATERIAL = 0.1
@@ -263,11 +263,6 @@ def does_not_fit(case: Case) -> Finding | None:
 def pool_of(request: int) -> str:
     """ "of the pool for small requests ", where the largest free block of all would mislead."""
     return "of the pool for requests up to 1 MiB " if request <= SMALL_REQUEST else ""
-
-
-def oom_count(trace: Trace, device: int) -> int:
-    e = trace.events
-    return int(((e.action == Action.OOM) & (e.device == device)).sum())
 
 
 def _listed(sizes: Counter[str]) -> str:
