@@ -7,110 +7,68 @@
     model.generate(**inputs, cache=cache)
     kvviz.page_map(cache.log)
 
-This file is the table of contents; each name's home is where to read on.
+This file is the table of contents; each name's home is where to read on. A name is imported when it is first used,
+since torch takes seconds, and a picture of a file does without it. __init__.pyi says the same to type checkers.
 """
 
-from kvviz import serve
-from kvviz.cache.attach import attach
-from kvviz.cache.contiguous import ConcatCache, RingCache, ShiftingCache, SliceCache
-from kvviz.cache.generate import paged_cache
-from kvviz.cache.paged import PagedKVCache
-from kvviz.cache.pagelog import PageLog
-from kvviz.cache.pages import PagePool
-from kvviz.cache.table import PageTable
-from kvviz.errors import (
-    CorruptCache,
-    CorruptModel,
-    InconsistentTrace,
-    InvalidRequest,
-    KvvizError,
-    ModelUnavailable,
-    OutOfMemory,
-    PoolExhausted,
-    RankError,
-    RecordingError,
-    SequenceFreed,
-    TraceError,
-    UnknownAddress,
-    UnknownModel,
-    UnknownPage,
-    ViewError,
-)
-from kvviz.exercises import exercise
-from kvviz.explore.allocator import AllocatorExplorer
-from kvviz.explore.pages import PageExplorer
-from kvviz.explore.windows import WindowExplorer
-from kvviz.ledger import Ledger
-from kvviz.memory.allocator import CachingAllocator
-from kvviz.memory.compare import compare
-from kvviz.memory.delta import delta
-from kvviz.memory.diagnose import diagnose
-from kvviz.memory.file import load
-from kvviz.memory.holders import holders
-from kvviz.memory.record import record
-from kvviz.memory.replay import replay, sweep
-from kvviz.memory.report import Report
-from kvviz.memory.state import MemoryState
-from kvviz.memory.trace import Trace
-from kvviz.models import decode, load_model
-from kvviz.samples import sample
-from kvviz.sizing import Plan, kv_bytes_per_token, plan
-from kvviz.view import block_map, page_map, timeline
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
 
 __version__ = "0.1.0"
 
-__all__ = [
-    "AllocatorExplorer",
-    "CachingAllocator",
-    "ConcatCache",
-    "CorruptCache",
-    "CorruptModel",
-    "InconsistentTrace",
-    "InvalidRequest",
-    "KvvizError",
-    "Ledger",
-    "MemoryState",
-    "ModelUnavailable",
-    "OutOfMemory",
-    "PageExplorer",
-    "PageLog",
-    "PagePool",
-    "PageTable",
-    "PagedKVCache",
-    "Plan",
-    "PoolExhausted",
-    "RankError",
-    "RecordingError",
-    "Report",
-    "RingCache",
-    "SequenceFreed",
-    "ShiftingCache",
-    "SliceCache",
-    "Trace",
-    "TraceError",
-    "UnknownAddress",
-    "UnknownModel",
-    "UnknownPage",
-    "ViewError",
-    "WindowExplorer",
-    "attach",
-    "block_map",
-    "compare",
-    "decode",
-    "delta",
-    "diagnose",
-    "exercise",
-    "holders",
-    "kv_bytes_per_token",
-    "load",
-    "load_model",
-    "page_map",
-    "paged_cache",
-    "plan",
-    "record",
-    "replay",
-    "sample",
-    "serve",
-    "sweep",
-    "timeline",
-]
+# module: the public names in it
+_CONTENTS = {
+    "cache.attach": "attach",
+    "cache.contiguous": "ConcatCache RingCache ShiftingCache SliceCache",
+    "cache.generate": "paged_cache",
+    "cache.paged": "PagedKVCache",
+    "cache.pagelog": "PageLog",
+    "cache.pages": "PagePool",
+    "cache.table": "PageTable",
+    "errors": (
+        "CorruptCache CorruptModel InconsistentTrace InvalidRequest KvvizError ModelUnavailable "
+        "OutOfMemory PoolExhausted RankError RecordingError SequenceFreed TraceError UnknownAddress "
+        "UnknownModel UnknownPage ViewError"
+    ),
+    "exercises": "exercise",
+    "explore.allocator": "AllocatorExplorer",
+    "explore.pages": "PageExplorer",
+    "explore.windows": "WindowExplorer",
+    "ledger": "Ledger",
+    "memory.allocator": "CachingAllocator",
+    "memory.compare": "compare",
+    "memory.delta": "delta",
+    "memory.diagnose": "diagnose",
+    "memory.file": "load",
+    "memory.holders": "holders",
+    "memory.record": "record",
+    "memory.replay": "replay sweep",
+    "memory.report": "Report",
+    "memory.state": "MemoryState",
+    "memory.trace": "Trace",
+    "models": "decode load_model",
+    "samples": "sample",
+    "sizing": "Plan kv_bytes_per_token plan",
+    "view": "block_map page_map timeline",
+}
+_PARTS = (
+    "cache", "cli", "errors", "exercises", "explore", "ledger", "memory", "models", "samples", "serve", "sizing", "view"
+)  # fmt: skip
+_HOME = {name: module for module, names in _CONTENTS.items() for name in names.split()}
+
+__all__ = sorted([*_HOME, "serve"])
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PARTS:
+        return import_module(f"kvviz.{name}")
+    if name not in _HOME:
+        raise AttributeError(f"module 'kvviz' has no attribute {name!r}")
+    found = globals()[name] = getattr(import_module(f"kvviz.{_HOME[name]}"), name)
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__, *_PARTS})

@@ -162,6 +162,8 @@ def test_an_inconsistent_trace_is_shown_without_a_state(tmp_path, capsys):
         (["show", "{good}", "--at", "100000"], "outside 0"),
         (["show", "{good}", "--js"], "--js"),
         (["show", "{good}", "--html", "/nowhere/x.html"], "cannot be written"),
+        (["show", "{good}", "--html", ""], "an empty name is no file"),
+        (["replay", "{good}", "--setting", "", "--out", ""], "an empty name is no file"),
         (["show", "{text}"], "neither a kvviz trace nor"),
         (["diagnose", "{good}", "--setting", "max_splitting:3"], "max_splitting"),
         (["replay", "{good}", "--setting", "max_splitting:3"], "max_splitting"),

@@ -59,6 +59,13 @@ def size(text: str) -> int:
     )
 
 
+def path(text: str) -> str:
+    """The name of a file to write."""
+    if not text:
+        raise argparse.ArgumentTypeError("an empty name is no file")
+    return text
+
+
 def count(text: str) -> int:
     """A positive whole number."""
     if not re.fullmatch(r"[\d_,]+", text) or int(text.replace(",", "")) < 1:
@@ -131,7 +138,7 @@ def _parser() -> Parser:
     replay.add_argument(
         "--capacity", type=size, metavar="SIZE", help="bytes of the device; otherwise the recorded one's"
     )
-    replay.add_argument("--out", metavar="FILE.kvviz", help="save the replayed run (of one --setting)")
+    replay.add_argument("--out", type=path, metavar="FILE.kvviz", help="save the replayed run (of one --setting)")
     _forms(replay)
 
     record = command(
@@ -141,7 +148,7 @@ def _parser() -> Parser:
         codes="All that follows the script belongs to the script. The trace is saved\nhowever the script ends.\n\n"
         "exit codes: the script's own; 2 if it cannot be recorded",
     )  # fmt: skip
-    record.add_argument("--out", metavar="FILE.kvviz", help="where to save; otherwise a new file named like the script")
+    record.add_argument("--out", type=path, metavar="FILE.kvviz", help="where to save; otherwise a new file like the script")
     record.add_argument(
         "--device", choices=("cpu", "cuda"), help="what to record; otherwise the GPU where there is one"
     )
@@ -189,4 +196,4 @@ def _settings(parser: Parser) -> None:
 def _forms(parser: Parser) -> None:
     forms = parser.add_mutually_exclusive_group()
     forms.add_argument("--json", action="store_true", help="one JSON document instead of text")
-    forms.add_argument("--html", metavar="OUT", help="write one page with moving pictures, which needs no network")
+    forms.add_argument("--html", type=path, metavar="OUT", help="write one page with moving pictures, which needs no network")
