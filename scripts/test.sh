@@ -37,11 +37,15 @@ if ! $PY -m kvviz.smollm2; then
     skipped="kvviz: skipped: the notebooks and the tests marked 'model': the default model is not to be had (see above)"
 fi
 
+# two files at a time, each on its share of the cores: more threads than cores would only wait for one another
+cores=$(getconf _NPROCESSORS_ONLN 2>/dev/null || echo 2)
+export OMP_NUM_THREADS=${OMP_NUM_THREADS:-$(((cores + 1) / 2))}
+together="-n 2 --dist loadfile"
 if [ $model = yes ]; then
-    stage tests $PY -m pytest tests
-    stage notebooks $PY -m pytest --nbval-lax notebooks
+    stage tests $PY -m pytest $together tests
+    stage notebooks $PY -m pytest $together --nbval-lax notebooks
 else
-    stage tests $PY -m pytest tests -m "not model"
+    stage tests $PY -m pytest $together tests -m "not model"
 fi
 
 echo

@@ -2,7 +2,7 @@
 # Sets up the stub CUDA runtime, the first time, and runs tests/cuda on it: test_cuda.sh [pytest's arguments]
 set -euo pipefail
 cd "$(dirname "$0")/.."
-[ $# -gt 0 ] || set -- tests/cuda
+[ $# -gt 0 ] || set -- -n 2 tests/cuda
 status=0
 tests/cuda_stub/setup.sh || status=$?
 if [ $status = 3 ]; then

@@ -19,6 +19,7 @@ def pytest_report_header():
 def pytest_generate_tests(metafunc):
     """One test for each random workload. Fresh seeds each time; KVVIZ_FUZZ_SEED=N begins at N again."""
     if "workload_seed" in metafunc.fixturenames:
-        first = int(os.environ.get("KVVIZ_FUZZ_SEED") or int.from_bytes(os.urandom(3), "big") * 1000)
+        run = bytes.fromhex(os.environ.get("PYTEST_XDIST_TESTRUNUID", os.urandom(3).hex()))  # workers must agree
+        first = int(os.environ.get("KVVIZ_FUZZ_SEED") or int.from_bytes(run[:3], "big") * 1000)
         count = int(os.environ.get("KVVIZ_FUZZ_WORKLOADS", "40"))
         metafunc.parametrize("workload_seed", range(first, first + count))
