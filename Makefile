@@ -4,7 +4,7 @@
 PY := .venv/bin/python
 unexport PYTHONPATH PYTHONHOME
 .DEFAULT_GOAL := help
-.PHONY: help env lab test test-cuda fuzz lint bench samples notebooks stamp clean
+.PHONY: help env lab test test-cuda fuzz lint bench samples notebooks site gallery stamp clean
 
 help: ## show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,6 +40,12 @@ notebooks: env ## run the notebooks and store their outputs
 	  ../$(PY) -m jupyter nbconvert --log-level=ERROR --to notebook --execute --inplace \
 	  --ExecutePreprocessor.store_widget_state=False --ExecutePreprocessor.timeout=600 "$$n" || exit 1; done; \
 	  ../$(PY) ../scripts/drop_widgets.py *.ipynb solutions/*.ipynb
+
+site: env ## the lessons as one site that needs no network, in build/site (EXECUTE=1 runs them first)
+	@$(PY) scripts/site.py
+
+gallery: env ## a page of the player's states to look through, in build/gallery
+	@$(PY) -m tests.player.gallery_page
 
 stamp: env ## write REPO=owner/name into the notebooks' Colab badges
 	@$(PY) scripts/stamp.py "$(REPO)"

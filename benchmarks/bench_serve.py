@@ -2,12 +2,15 @@
 
     python -m benchmarks.bench_serve               all of it
     python -m benchmarks.bench_serve same          64 requests, too few pages: every output against the run alone
-    python -m benchmarks.bench_serve speed 3 64    8 requests, 3 rounds, 64 new tokens: the engine, one by one, and
+    python -m benchmarks.bench_serve speed 3 24,64 8 requests, 3 rounds, 24 and 64 new tokens: the engine, one by one, and
                                                    transformers' generate_batch; a last number for other thread counts
     python -m benchmarks.bench_serve waste         shares of memory on ShareGPT-like and Alpaca-like lengths
 
 The engine and the runs alone take turns step by step, so that a noisy machine troubles both alike. On a machine that others
 use, too, set OMP_WAIT_POLICY=PASSIVE: threads that wait for one another then let others run.
+
+generate_batch is measured twice: as it is called without settings, when it first takes much of the machine's memory for its
+blocks, and told to take 16 of them, twice what the engine has. How long it takes until its first batch is said for both.
 """
 
 from __future__ import annotations
@@ -17,20 +20,22 @@ import random
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import torch
 from transformers import DynamicCache
 
 import kvviz
-from kvviz.serve import Engine, shared_prefixes
+from kvviz.serve import Engine, record_batching, shared_prefixes
 from kvviz.serve.waste import CAPACITY, compare
 from kvviz.serve.workload import workload
 
 TIE = 1e-4  # of a logit: closer than that, rounding may choose either of two tokens
 REQUESTS = 8  # of the speed test
-LIMITS = {"one by one": 3.5, "generate_batch": 2.5}  # times slower than the engine, at least
+DEFAULTS, TOLD = "generate_batch, defaults", "generate_batch, told 16 blocks"
+BLOCKS: dict[str, int | None] = {DEFAULTS: None, TOLD: 16}  # of 256 tokens each; None: what it takes by itself
+LIMITS = {"one by one": 3.5, DEFAULTS: 2.5}  # times slower than the engine, at least
 WASTE = 0.04  # of the slots given out, at most, with 16 tokens a page
 
 
@@ -98,29 +103,32 @@ def speed(model: Any, rounds: int, new: int = 64) -> None:
                 yield [*outputs, ids[0, len(prompt) :].tolist()]
             outputs.append(ids[0, len(prompt) :].tolist())
 
-    batched = generate_batch(model, prompts, new)
-    ratios: dict[str, list[float]] = {name: [] for name in LIMITS}
-    rates: dict[str, list[float]] = {name: [] for name in ("engine", *LIMITS)}
+    others = ["one by one", *(BLOCKS if hasattr(model, "generate_batch") else ())]
+    ratios: dict[str, list[float]] = {name: [] for name in others}
+    rates: dict[str, list[float]] = {name: [] for name in ("engine", *others)}
+    starts: dict[str, list[str]] = {name: [] for name in others}
     for _ in range(rounds):
         (own, ours), (theirs, alone_outputs) = in_turn(engine(), one_by_one(), REQUESTS)
         assert ours == alone_outputs
         ratios["one by one"].append(theirs / own)
         rates["engine"].append(REQUESTS * new / own)
         rates["one by one"].append(REQUESTS * new / theirs)
-        if batched:
-            (own, _), (theirs, _) = in_turn(engine(), batched(), 1)
-            ratios["generate_batch"].append(theirs / own)
-            rates["generate_batch"].append(REQUESTS * new / theirs)
+        for name in others[1:]:
+            (own, _), (theirs, _) = in_turn(engine(), batched(model, prompts, new, BLOCKS[name], starts[name]), 1)
+            ratios[name].append(theirs / own)
+            rates[name].append(REQUESTS * new / theirs)
     print(f"{REQUESTS} requests of {new} new tokens, {torch.get_num_threads()} threads, medians of {rounds} rounds:")
-    print(f"    {'engine':15} {statistics.median(rates['engine']):6.1f} tokens/s")
+    print(f"    {'engine':30} {statistics.median(rates['engine']):6.1f} tokens/s")
     for name, found in ratios.items():
-        if found:
-            ratio, limit = statistics.median(found), LIMITS[name]
-            print(
-                f"    {name:15} {statistics.median(rates[name]):6.1f} tokens/s: the engine makes {ratio:.2f} times as many "
-                f"(of {', '.join(f'{r:.2f}' for r in found)})   limit {limit}{'' if ratio >= limit else '   UNDER'}",
-                flush=True,
-            )
+        ratio, limit = statistics.median(found), LIMITS.get(name)
+        told = "for comparison" if limit is None else f"limit {limit}{'' if ratio >= limit else '   UNDER'}"
+        print(
+            f"    {name:30} {statistics.median(rates[name]):6.1f} tokens/s: the engine makes {ratio:.2f} times as many "
+            f"(of {', '.join(f'{r:.2f}' for r in found)})   {told}",
+            flush=True,
+        )
+        for start in starts[name]:
+            print(f"        {start}", flush=True)
 
 
 def in_turn(
@@ -141,24 +149,28 @@ def in_turn(
     return list(zip(taken, last, strict=True))
 
 
-def generate_batch(model: Any, prompts: list[list[int]], new: int) -> Callable[[], Iterator[list[list[int]]]] | None:
-    """transformers' own continuous batching, with its own page size and step; None where this release has none.
+def batched(
+    model: Any, prompts: list[list[int]], new: int, blocks: int | None, starts: list[str]
+) -> Iterator[list[list[int]]]:
+    """transformers' own continuous batching, with its own page size and step. starts: gets a line on how it began."""
+    from transformers import ContinuousBatchingConfig, GenerationConfig
 
-    Only its memory is named, or it would take most of the machine's; what it takes is more than the engine's.
-    """
-    try:
-        from transformers import ContinuousBatchingConfig, GenerationConfig
-    except ImportError:
-        return None
     config = GenerationConfig(max_new_tokens=new, do_sample=False, eos_token_id=-1, pad_token_id=0)
-
-    def run() -> Iterator[list[list[int]]]:
-        pages = ContinuousBatchingConfig(num_blocks=2 * REQUESTS)  # of 256 tokens
-        found = model.generate_batch(prompts, generation_config=config, continuous_batching_config=pages)
-        by_prompt = {tuple(each.prompt_ids): list(each.generated_tokens) for each in found.values()}
-        yield [by_prompt.get(tuple(prompt), []) for prompt in prompts]
-
-    return run
+    began = time.perf_counter()
+    with record_batching(model) as run:
+        found = model.generate_batch(
+            prompts,
+            generation_config=config,
+            continuous_batching_config=ContinuousBatchingConfig(num_blocks=blocks),
+        )
+    took, waited = time.perf_counter() - began, min(each.lifespan[0] for each in found.values()) - began
+    pool = run.log.pools[0]
+    starts.append(
+        f"takes {pool.pages:,} blocks of {pool.page_size} tokens ({pool.pages * pool.page_bytes / 1e9:.1f} GB) before its "
+        f"first batch: {waited:.1f} s of {took:.1f}"
+    )
+    by_prompt = {tuple(each.prompt_ids): list(each.generated_tokens) for each in found.values()}
+    yield [by_prompt.get(tuple(prompt), []) for prompt in prompts]
 
 
 def waste(count: int = 400) -> None:
@@ -182,6 +194,7 @@ if __name__ == "__main__":
         if what in ("all", "same"):
             same(smollm2)
         if what in ("all", "speed"):
-            rounds, new, threads = (int(n) for n in (sys.argv[2:5] + ["3", "64", "0"][len(sys.argv[2:5]) :]))
-            torch.set_num_threads(threads or torch.get_num_threads())
-            speed(smollm2, rounds, new)
+            rounds, lengths, threads = sys.argv[2:5] + ["3", "24,64", "0"][len(sys.argv[2:5]) :]
+            torch.set_num_threads(int(threads) or torch.get_num_threads())
+            for new in lengths.split(","):
+                speed(smollm2, int(rounds), int(new))

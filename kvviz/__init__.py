@@ -24,6 +24,7 @@ _CONTENTS = {
     "cache.contiguous": "ConcatCache RingCache ShiftingCache SliceCache",
     "cache.generate": "paged_cache",
     "cache.paged": "PagedKVCache",
+    "cache.quantized": "QuantizedPagedKVCache",
     "cache.pagelog": "PageLog",
     "cache.pages": "PagePool",
     "cache.table": "PageTable",
@@ -51,7 +52,7 @@ _CONTENTS = {
     "models": "decode load_model",
     "samples": "sample",
     "sizing": "Plan kv_bytes_per_token plan",
-    "view": "block_map page_map timeline",
+    "view": "block_map page_map side_by_side timeline",
 }
 _PARTS = (
     "cache", "cli", "errors", "exercises", "explore", "ledger", "memory", "models", "samples", "serve", "sizing", "view"

@@ -7,6 +7,7 @@ from kvviz.cache.generate import paged_cache
 from kvviz.cache.paged import PagedKVCache
 from kvviz.cache.pagelog import PageLog
 from kvviz.cache.pages import PagePool
+from kvviz.cache.quantized import QuantizedPagedKVCache
 from kvviz.cache.table import PageTable
 from kvviz.errors import (
     CorruptCache,
@@ -45,7 +46,7 @@ from kvviz.memory.trace import Trace
 from kvviz.models import decode, load_model
 from kvviz.samples import sample
 from kvviz.sizing import Plan, kv_bytes_per_token, plan
-from kvviz.view import block_map, page_map, timeline
+from kvviz.view import block_map, page_map, side_by_side, timeline
 
 __version__: str
 
@@ -69,6 +70,7 @@ __all__ = [
     "PagedKVCache",
     "Plan",
     "PoolExhausted",
+    "QuantizedPagedKVCache",
     "RankError",
     "RecordingError",
     "Report",
@@ -101,6 +103,7 @@ __all__ = [
     "replay",
     "sample",
     "serve",
+    "side_by_side",
     "sweep",
     "timeline",
 ]

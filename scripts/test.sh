@@ -28,6 +28,7 @@ export CHROMIUM
 
 stage lint $PY -m ruff check .
 stage types $PY -m mypy
+bash scripts/typescript.sh  # for tests/test_player_types.py
 
 model=yes
 if ! $PY -m kvviz.smollm2; then

@@ -3,6 +3,7 @@
 Processes are forked from one that has imported all this already: an import takes longer than most of what is tested.
 """
 
+import importlib
 import json
 import multiprocessing
 import os
@@ -20,7 +21,9 @@ from kvviz.cache import sharded
 from kvviz.cache.store import Slab
 from tests.tiny_models import VOCABULARY, build, cache_name
 
-PROMPT, STEPS, PAGE = 21, 8, 4
+PROMPT, STEPS, PAGE = 21, 6, 4
+for kind in ("llama", "qwen3", "mistral", "gemma2", "gemma3", "gpt_oss", "gemma4"):  # here, not once more in each rank
+    importlib.import_module(f"transformers.models.{kind}.modeling_{kind}")
 # name: model, its changes, sequences, settings of the cache
 CASES = {
     2: {
@@ -215,7 +218,7 @@ def alike(here, _):
 def smollm2(here, loaded):
     model, tokenizer = loaded
     ids = tokenizer("The memory of a language model is", return_tensors="pt").input_ids
-    return against_whole(here, model, ids, 16, page_size=16, tokens=128)
+    return against_whole(here, model, ids, 8, page_size=8, tokens=64)
 
 
 def smollm2_main(folder, counts):
@@ -229,6 +232,8 @@ def smollm2_main(folder, counts):
             rank.start()
         for rank in ranks:
             rank.join()
+        if any(rank.exitcode for rank in ranks):
+            raise SystemExit(1)
 
 
 def rank_main(rank, count, folder, what, timeout, given):

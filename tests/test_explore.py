@@ -143,7 +143,7 @@ def test_recorded(cls, recorded):
 @pytest.mark.parametrize("cls", EXPLORERS)
 def test_the_page_asks_for_nothing(cls, recorded, tmp_path):
     text = recorded[cls].save_html(tmp_path / "page.html").read_text()
-    assert set(re.findall(r"https?://[^\"'` ]*", text)) == {"http://www.w3.org/2000/svg"}, "a name, not an address"
+    assert not re.findall("https?://", text)
     assert not re.search(r"<link|src=\"(?!data:)|@import|url\((?!#|data:)", text)
 
 

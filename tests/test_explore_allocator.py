@@ -14,7 +14,7 @@ from kvviz.explore.workloads import MOST_EVENTS, Recording
 from kvviz.memory.settings import parse
 from kvviz.memory.state import State
 from kvviz.memory.trace import Events, Trace
-from kvviz.view.bundle import player_source, shell_source
+from kvviz.view.bundle import script
 from tests.memory_check import MIB, SURVIVORS, run_random_program
 from tests.player.browser import READY, opener
 
@@ -277,8 +277,8 @@ def test_recorded(recorded, tmp_path):
     assert opens.words.startswith("A and B have the same settings")
     text = recorded.save_html(tmp_path / "page.html").read_text()
     assert len(text) < 1_000_000
-    assert set(re.findall(r"https?://[^\"'` ]*", text)) == {"http://www.w3.org/2000/svg"}
-    assert len((player_source("blocks") + shell_source("choices")).encode()) < 50_000
+    assert not re.findall("https?://", text)
+    assert len(script("a", "blocks", "{}", "choices")) < 50_000
     assert all("PyTorch's allocator, modelled" in view.words for s in recorded._states for view in s.maps)
 
 
@@ -317,3 +317,10 @@ def test_one_column_on_a_narrow_screen(open_page, recorded):
     boxes = [page.locator(".kvviz-player").nth(k).bounding_box() for k in range(2)]
     assert boxes[0]["x"] == boxes[1]["x"] and boxes[1]["y"] >= boxes[0]["y"] + boxes[0]["height"]
     assert page.evaluate("document.documentElement.scrollWidth") <= 400
+
+
+def test_what_does_nothing_is_refused():
+    with pytest.raises(InvalidRequest, match="makes no request and frees nothing"):
+        AllocatorExplorer(Trace(Events.of(0)))
+    explorer = AllocatorExplorer({"idle": lambda allocator: None})
+    assert explorer.outcome is None and "idle makes no request" in explorer._words.value

@@ -4,21 +4,13 @@ import hashlib
 import os
 import pathlib
 import shutil
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 
+import nbformat
 import pytest
 
+from tests.player.jupyter import IDLE, KERNEL, server
+
 NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
-IDLE = """() => {
-  const panel = window.jupyterapp && jupyterapp.shell.currentWidget;
-  const session = panel && panel.sessionContext && panel.sessionContext.session;
-  return !!(session && session.kernel && session.kernel.status === 'idle');
-}"""
 MAP = ".jp-OutputArea .kvviz-player[data-ready='1']"
 
 pytestmark = [pytest.mark.browser, pytest.mark.model]
@@ -26,48 +18,19 @@ pytestmark = [pytest.mark.browser, pytest.mark.model]
 
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
-    """A JupyterLab of its own, with notebook 00 in its folder and nothing of this user's settings."""
+    """A JupyterLab of its own, with notebook 00 in its folder, and one that shows an explorer."""
     root = tmp_path_factory.mktemp("lab")
     (source,) = NOTEBOOKS.glob("00*.ipynb")
     shutil.copy(source, root / "00.ipynb")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    folders = {f"JUPYTER_{k}_DIR": str(root / k.lower()) for k in ("CONFIG", "DATA", "RUNTIME")}
-    env = os.environ | folders | {"JUPYTERLAB_WORKSPACES_DIR": str(root / "workspaces")}
-    env["JUPYTER_PATH"] = str(pathlib.Path(sys.prefix) / "share" / "jupyter")
-    command = [
-        sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--port={port}",
-        "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--expose-app-in-browser",
-        f"--ServerApp.root_dir={root}", "--LabApp.extension_manager=readonly", "--log-level=WARN",
-    ]  # fmt: skip
-    log = root / "lab.log"
-    with log.open("w") as out:
-        server = subprocess.Popen(command, env=env, stdout=out, stderr=out)
-        address = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            assert server.poll() is None, log.read_text()
-            try:
-                urllib.request.urlopen(f"{address}/api/status", timeout=1)
-                break
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.25)
+    explorer = nbformat.v4.new_code_cell("import kvviz\nkvviz.AllocatorExplorer()")
+    nbformat.write(nbformat.v4.new_notebook(cells=[explorer], metadata=KERNEL), root / "explorer.ipynb")
+    with server(root) as address:
         yield address
-        server.terminate()
-        server.wait(30)
 
 
-@pytest.fixture(scope="module")
-def notebook(lab, chromium):
-    """The page after all its cells have run."""
-    page = chromium.new_page(viewport={"width": 1280, "height": 1400})
-    page.problems, page.elsewhere = [], []
-    page.on("pageerror", lambda error: page.problems.append(str(error)))
-    page.on(
-        "request", lambda r: page.elsewhere.append(r.url) if not r.url.startswith((lab, "data:", "blob:")) else None
-    )
-    page.goto(f"{lab}/lab/workspaces/t{os.getpid()}/tree/00.ipynb?reset")
+def run_all(page, address):
+    """Open a notebook, run all its cells, and wait until they have run."""
+    page.goto(address)
     page.wait_for_function(IDLE, timeout=120_000)
     page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
     page.wait_for_function(
@@ -79,9 +42,25 @@ def notebook(lab, chromium):
         }""",
         timeout=300_000,
     )
-    yield page
+
+
+def close(page):
     page.evaluate("() => jupyterapp.shell.currentWidget.sessionContext.shutdown()")
     page.close()
+
+
+@pytest.fixture(scope="module")
+def notebook(lab, chromium):
+    """The page after all its cells have run."""
+    page = chromium.new_page(viewport={"width": 1280, "height": 1400})
+    page.problems, page.elsewhere = [], []
+    page.on("pageerror", lambda error: page.problems.append(str(error)))
+    page.on(
+        "request", lambda r: page.elsewhere.append(r.url) if not r.url.startswith((lab, "data:", "blob:")) else None
+    )
+    run_all(page, f"{lab}/lab/workspaces/t{os.getpid()}/tree/00.ipynb?reset")
+    yield page
+    close(page)
 
 
 @pytest.fixture
@@ -164,3 +143,26 @@ def test_charts_are_drawn(notebook):
     notebook.locator(".jp-OutputArea .js-plotly-plot .scatterlayer path").first.wait_for(
         state="attached", timeout=60_000
     )
+
+
+def test_a_live_explorer_fits_a_narrow_page_and_a_dark_one(lab, chromium):
+    page = chromium.new_page(viewport={"width": 1280, "height": 1400})
+    run_all(page, f"{lab}/lab/workspaces/e{os.getpid()}/tree/explorer.ipynb?reset")
+    page.locator(MAP).nth(1).wait_for(state="attached", timeout=60_000)
+    page.evaluate("() => { document.querySelector('.jp-OutputArea-output').style.maxWidth = '400px'; }")
+    rows = page.locator(".widget-hslider, .widget-dropdown")
+    assert rows.count() == 7
+    for row in rows.all():
+        box = row.bounding_box()
+        assert box["width"] <= 400
+        for part in row.locator("> *").all():
+            inner = part.bounding_box()
+            assert box["y"] - 1 <= inner["y"] and inner["y"] + inner["height"] <= box["y"] + box["height"] + 1
+            assert box["x"] - 1 <= inner["x"] and inner["x"] + inner["width"] <= box["x"] + box["width"] + 1
+        control = row.locator(".slider-container, .noUi-target, select").first.bounding_box()
+        assert control["width"] >= 60, "room for a thumb"
+    filters = "() => getComputedStyle(document.querySelector('.kvviz-curves')).filter"
+    assert page.evaluate(filters) == "none"
+    page.evaluate("() => { document.body.dataset.jpThemeLight = 'false'; }")
+    assert page.evaluate(filters).startswith("invert")
+    close(page)

@@ -856,6 +856,7 @@ def test_counts_that_are_none(name, value):
         ({"pages": 4, "max_bytes": 9}, "not pages and max_bytes"),
         ({"tokens": 4, "pages": 4, "max_bytes": 9}, "not tokens and pages and max_bytes"),
         ({"dtype": torch.int8}, "dtype must be a floating-point torch.dtype or None, got torch.int8"),
+        ({"dtype": "int8"}, "got 'int8': kvviz.QuantizedPagedKVCache takes it"),
         ({"device": "nowhere"}, "device 'nowhere' cannot be used here"),
         ({"log": 5}, "log must be a PageLog or None, got int"),
     ],

@@ -166,6 +166,11 @@ def test_a_stop_token_ends_a_sample_and_belongs_to_it():
     request = engine.add([3, 1, 4], 12, stop=stop)
     assert engine.run() == [whole[: whole.index(stop) + 1]] and request.done
     assert_all_free(engine)
+    engine = Engine(model("llama"), 40, 4, max_running=2, step_tokens=4)
+    request = engine.add([3, 1, 4] * 3 + [stop], 2, stop=stop)  # in a prompt of three steps it ends nothing
+    assert not engine.step().finished and not request.done
+    engine.run()
+    assert len(request.outputs[0]) >= 1 and request.finished_step >= 2
 
 
 # --- attention --------------------------------------------------------------------------------------------------------
@@ -342,6 +347,54 @@ def test_samples_need_as_many_places_before_they_are_forked():
     assert max(running) == 3 and running[:8] == [1] * 8
 
 
+# --- cancel -----------------------------------------------------------------------------------------------------------
+
+
+def test_cancelled_requests_give_their_pages_back_and_change_nobody():
+    """Whoever they are and wherever they stand: waiting, in their prompt, decoding, preempted, forked, or done."""
+    llama, draw, stands = model("llama"), random.Random(5), set()
+    for _ in range(5):
+        engine = Engine(llama, 30, 4, max_running=6, step_tokens=20)
+        wishes = [(prompt, steps, 1 + 2 * (k % 4 == 0)) for k, (prompt, steps) in enumerate(requests(24, seed=3))]
+        added = [engine.add(list(prompt), steps, n=n) for prompt, steps, n in wishes]
+        while engine.has_work:
+            engine.step()
+            if draw.random() < 0.3 and (left := [each for each in added if not each.done]):
+                request = draw.choice(left)
+                sample = request.samples[-1]
+                stands.add("waits" if sample.table is None else "reads" if sample.remaining > 1 else "writes")
+                held = sum(len(s.table.pages) for s in request.samples if s.table)
+                before, outputs = engine.pool.used_count, [list(output) for output in request.outputs]
+                assert engine.cancel(request) and request.done and request.cancelled
+                assert before - held <= engine.pool.used_count <= before and not any(s.table for s in request.samples)
+                assert request.outputs == outputs
+            engine.check()
+        assert_all_free(engine)
+        gone = [request for request in added if request.cancelled]
+        told = f"{24 - len(gone)} of 24 requests done, {len(gone)} cancelled in"
+        assert 3 < len(gone) < 24 and told in str(engine.metrics)
+        for request in added:
+            assert all(len(output) == request.max_new_tokens for output in request.outputs) or request.cancelled
+            if request.n == 1 and request.outputs[0]:
+                assert_as_alone("llama", request.prompt, request.outputs[0])
+    assert stands == {"waits", "reads", "writes"}
+
+
+def test_a_place_is_free_in_the_step_after():
+    engine = Engine(model("llama"), 12, 4, max_running=1)
+    first, second = engine.add([1] * 9, 20), engine.add([1] * 9, 3)
+    engine.step()
+    engine.cancel(first)
+    assert engine.pool.used_count == 0 and first.finished_step == 1 and len(first.outputs[0]) == 1
+    step = engine.step()
+    assert step.running == 1 and engine.metrics.hit_tokens == 8, "what it read is still found"
+    assert engine.run() == [alone("llama", (1,) * 9, 3)] and not engine.cancel(second) and not second.cancelled
+    with pytest.raises(InvalidRequest, match=r"<Request 0: 9 .* was not added to this engine"):
+        Engine(model("llama"), 4).cancel(first)
+    with pytest.raises(InvalidRequest, match="'first' was not added"):
+        engine.cancel("first")
+
+
 # --- errors -----------------------------------------------------------------------------------------------------------
 
 
@@ -453,6 +506,54 @@ def test_times_are_those_of_the_clock():
     assert m.steps[0].waste == 0.5 and m.steps[1].waste == 0 and m.peak_used == 2
     assert [len(step.finished) for step in m.steps] == [1, 0, 1]
     assert "2 of 2 requests done in 3 steps, 6.00 s" in str(m) and "0.7 tokens a second" in str(m)
+
+
+def test_a_chunk_of_one_token_is_no_decode():
+    engine = Engine(model("llama"), 20, 4, max_running=4, step_tokens=4)
+    for k in range(3):
+        engine.add([k + 1], 9)
+    engine.step()
+    engine.add([9] * 5, 2)
+    step = engine.step()
+    assert (step.running, step.prefill, step.decode) == (4, 1, 3)
+
+
+def test_metrics_say_what_the_log_and_the_scheduler_did(monkeypatch):
+    """Too few pages, shared beginnings: what each step tells, against the log, and against what was called."""
+    engine = Engine(model("llama"), 24, 4, max_running=6, step_tokens=20)
+    states, gone, real, real_preempt = [], [0], Engine._compute, Scheduler.preempt
+
+    def compute(of, work):
+        states.append(of.log.at(len(of.log)))
+        return real(of, work)
+
+    def preempt(scheduler):
+        gone[0] += 1
+        return real_preempt(scheduler)
+
+    monkeypatch.setattr(Engine, "_compute", compute)
+    monkeypatch.setattr(Scheduler, "preempt", preempt)
+    added = [engine.add(list(prompt), steps) for prompt, steps in requests(24, seed=3)]
+    for step in engine:
+        state, before = states[-1], gone[0]
+        assert (step.used, step.stored, step.waste) == (state.used, state.stored, state.waste)
+        assert step.running == len(state.lengths) and step.preempted <= before
+        assert step.waiting == sum(not each.done and each.samples[0].table is None for each in added)
+        assert set(step.finished) == {each for each in added if each.finished_step == step.number}
+    m = engine.metrics
+    assert (
+        m.preemptions
+        == gone[0]
+        == sum(step.preempted for step in m.steps)
+        == sum(each.samples[0].preempted for each in added)
+    )
+    assert m.preemptions > 2 and m.peak_used == max(state.used for state in states) > m.steps[-1].used
+    assert m.waste == pytest.approx(sum(state.waste for state in states) / len(states)) and 0 < m.waste < 0.5
+    computed = sum(step.prefill + step.decode for step in m.steps)
+    stored = sum(len(each.samples[0].tokens) - 1 for each in added)  # the last token is not read again
+    assert computed == stored - m.hit_tokens + m.recomputed_tokens and m.hit_tokens and m.recomputed_tokens
+    assert f"{m.preemptions} preemptions, {m.recomputed_tokens} tokens computed again" in str(m)
+    assert f"{m.hit_tokens} of them found in pages" in str(m) and f"waste {m.waste:.1%}" in str(m)
 
 
 def test_the_log_can_be_played():

@@ -136,15 +136,33 @@ def test_shares_by_hand():
     jobs = [Job(3, 4)] * 2
     reserved = simulate(jobs, Reserved(10, 8), 10)
     assert reserved[1:] == pytest.approx((0.45, 0.15, 0.2, 0.2, 1, 4, 0))
+    assert reserved.waste == pytest.approx(0.35 / 0.8), "of the slots that are given out"
     doubling = simulate(jobs, Doubling(12, 8), 12)  # 4 and 4, then the second gives way to the first's 8
     assert doubling.preempted == 1
     paged = simulate(jobs, Paged(8, 2), 8)
     assert paged.preempted == 1 and paged.internal == 0
 
 
+def test_a_slab_of_twice_the_size_is_taken_before_the_old_one_goes():
+    memory = Doubling(12, 8)
+    flight = memory.admit(Job(3, 4), 3)
+    memory.grow(flight)
+    assert (flight.slots, flight.handle, memory.arena.holes) == (4, 0, [(4, 8)])
+    memory.grow(flight)
+    assert (flight.length, flight.slots, flight.handle, memory.arena.holes) == (5, 8, 4, [(0, 4)])
+
+
+def test_nobody_is_let_in_on_pages_that_this_step_takes():
+    memory = Paged(8, 2)
+    full = memory.admit(Job(4, 4), 4)
+    assert not memory.can_admit(4, [full]) and memory.can_admit(2, [full])
+    memory.grow(full)
+    assert not memory.can_admit(4, [full]) and memory.can_admit(2, [full])
+
+
 def test_the_youngest_gives_way_and_comes_back_with_its_tokens():
     shares = simulate([Job(4, 20)] * 6, Paged(40, 4), 40)
-    assert shares.preempted and shares.steps < 6 * 20
+    assert (shares.steps, shares.preempted) == (35, 9), "51 and 21 if each began anew with its prompt"
     with pytest.raises(PoolExhausted, match="41 tokens do not fit into 40 slots"):
         simulate([Job(4, 60)] * 2, Paged(40, 4), 40)
     with pytest.raises(PoolExhausted, match="50 tokens do not fit into 40 slots"):

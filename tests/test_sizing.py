@@ -268,6 +268,32 @@ def test_what_is_no_decoder_is_told_in_one_line(source, says):
     assert "\n" not in str(error.value) and len(str(error.value)) < 400
 
 
+ABSURD = (-1, 0, True, 1.5, math.inf, 10**9, 10**400, 10**5000, "x", [1])
+
+
+@pytest.mark.parametrize("kind", ["", "mystery"])
+@pytest.mark.parametrize("name", ["gpt2", "gpt-oss-20b", "deepseek-v2"])
+def test_absurd_values_of_a_config_are_told_or_counted(name, kind):
+    """Never an OverflowError or a TypeError, lists of a billion layers, or a line of hundreds of digits."""
+    shape, told = KNOWN[name] | ({"model_type": kind} if kind else {}), 0
+    for field in shape.keys() - {"source", "model_type"}:
+        for value in ABSURD:
+            try:
+                made = plan(shape | {field: value}, "24GiB", 2048, parameters=10**9)
+                assert kv_bytes_per_token(shape | {field: value}, "int4") > 0 and made.bytes > 0 and made.text
+            except InvalidRequest as error:
+                told += 1
+                assert "\n" not in str(error) and len(str(error)) < 300
+    assert told > 30
+
+
+@pytest.mark.parametrize("layers", [2**16 + 1, 10**12, 10**400])
+def test_too_many_layers_are_told_by_their_number(layers):
+    for shape in (KNOWN["llama-2-7b"], {**LLAMA, "model_type": "mystery"}):
+        with pytest.raises(InvalidRequest, match=r"num_hidden_layers must be .* 1 to 65,536, got more"):
+            kv_bytes_per_token(shape | {"num_hidden_layers": layers}, "fp16")
+
+
 def test_files_that_are_none(tmp_path):
     file = tmp_path / "config.json"
     for text, says in (("{", "no JSON"), ("[1]", "list"), ("\xff", "no JSON")):
@@ -494,6 +520,14 @@ def test_memory_as_text():
         ({"overhead": -1}, "overhead"),
         ({"overhead": "much"}, "overhead"),
         ({"parameters": 0}, "parameters"),
+        *(
+            ({name: 10**400}, f"{name} must be a whole number from 1 to .* got more")
+            for name in ["memory", "tokens", "batch", "page_size", "window", "shards", "parameters"]
+        ),
+        ({"memory": "9" * 500 + "GiB"}, "24GiB"),
+        ({"memory": "1e3GiB"}, "24GiB"),
+        ({"overhead": 10**400}, "overhead must be a whole number from 0 to .* got more"),
+        ({"overhead": True}, "overhead"),
     ],
 )
 def test_wishes_that_make_no_sense(wish, says):

@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from kvviz import CachingAllocator, InconsistentTrace, InvalidRequest, Trace, TraceError, load
-from kvviz.memory.lifetimes import KEYFRAME
+from kvviz.memory import lifetimes
+from kvviz.memory.lifetimes import KEYFRAME, LiveIndex
 from kvviz.memory.state import State
 from kvviz.memory.trace import Action, Events, Mark
 from tests.memory_check import MIB, Replayed, run_random_program
@@ -246,3 +247,16 @@ def test_what_awaits_its_free_at_the_cut_still_does():
     for i in range(0, len(tail) + 1, 5):
         for name in ("allocated", "active", "requested", "reserved", "releasable"):
             assert getattr(tail.at(i), name) == getattr(trace.at(cut + i), name)
+
+
+@pytest.mark.parametrize("most", [1 << 23, 40_000, 1])
+def test_living_rows_where_many_live(most, monkeypatch):
+    monkeypatch.setattr(lifetimes, "MOST", most)
+    chance = np.random.default_rng(most)
+    for n in (0, 1, 2048, 5000, 30_000):
+        born = np.sort(chance.integers(-1, max(n, 1), n // 2 + 5))
+        died = np.minimum(n, born + 1 + chance.integers(0, n + 1, len(born)))
+        index = LiveIndex(born, died, n)
+        assert sum(map(len, index._frames)) <= most + n // 2 + 5
+        for i in {0, n, *chance.integers(0, n + 1, 20).tolist()}:
+            assert (index.at(i) == np.flatnonzero((born < i) & (i <= died))).all()

@@ -4,7 +4,7 @@ import pytest
 
 from kvviz import CachingAllocator, OutOfMemory
 from kvviz.memory.trace import Events, Mark, Trace
-from kvviz.view import block_map, charts, timeline
+from kvviz.view import block_map, bundle, charts, timeline
 from kvviz.view.scene import Scene, format_bytes
 from kvviz.view.theme import owners
 from tests.player.browser import MAP, READY, at_event, figures, opener, pixels, seek
@@ -337,6 +337,27 @@ def test_where_the_player_cannot_run_the_still_stays_and_says_so(open_page, trac
     page = open_page(html, ready=False)
     page.get_by_text("The player could not start here").wait_for()
     assert page.locator("img").is_visible()
+
+
+def test_a_program_that_cannot_be_read_leaves_the_still(open_page, trace, monkeypatch):
+    monkeypatch.setattr(bundle, "player_source", lambda kind, shell="inline": "let;")
+    bundle._program.cache_clear()
+    try:
+        page = open_page(block_map(trace).html, ready=False)
+        page.get_by_text("The player could not start here (this browser cannot read its program)").wait_for()
+        assert page.locator("img").is_visible()
+    finally:
+        bundle._program.cache_clear()
+
+
+def test_an_output_that_is_cleared_while_it_unpacks(open_page, trace):
+    """And the program is unpacked once, whatever number of pictures wait for it."""
+    clear = "<script type=module>document.querySelector('#a').replaceChildren()</script>"
+    html = block_map(trace).html
+    page = open_page(f"<div id=a>{html}</div>{clear}<div id=b>{html}</div><div id=c>{block_map(trace, start=3).html}</div>")
+    page.wait_for_function(f"() => document.querySelectorAll('{READY}').length === 2")
+    assert page.locator("#a .kvviz-player").count() == 0 and page.troubles == []
+    assert page.evaluate("Object.keys(globalThis.kvviz).length") == 2, "one program, and the last that began"
 
 
 @pytest.mark.parametrize("width", [320, 360, 768, 3840])

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kvviz.view.bundle import KINDS, player_source
+from kvviz.view.bundle import KINDS, player_source, script, to85
 from kvviz.view.layout import bar, flow
 from kvviz.view.scene import Scene, format_bytes
 from tests.player.node import HERE, run_node
@@ -27,8 +27,22 @@ def test_joined_source_is_one_small_module(node, tmp_path, kind):
     source = player_source(kind)
     (tmp_path / "player.mjs").write_text(source)
     node("--check", str(tmp_path / "player.mjs"))
-    assert "import " not in source and "KINDS." in source
-    assert len(source.encode()) < 50_000
+    assert "import " not in source and "export " not in source and "KINDS." in source
+    assert len(source.encode()) < 120_000
+    assert len(script("a", kind, "[]")) < 50_000, "what each picture in a page carries of it"
+
+
+def test_the_programs_digits_are_bytes_again(node):
+    rng = np.random.default_rng(0)
+    data = [rng.integers(0, 256, n, "u1").tobytes() for n in range(40)] + [b"\xff" * n for n in range(1, 9)]
+    boot = (HERE.parents[1] / "kvviz/view/player/boot.js").as_uri()
+    told = node(
+        "--input-type=module", "-e", f"import {{from85}} from '{boot}';"
+        "console.log(JSON.stringify(JSON.parse(process.argv[1]).map((t) => [...from85(t)])))",
+        json.dumps([to85(d) for d in data]),
+    )  # fmt: skip
+    assert [bytes(values) for values in json.loads(told)] == data
+    assert not set(to85(bytes(range(256)) * 99)) & set("<>&$`\"'\\") - {">"}
 
 
 @pytest.mark.parametrize("seed", range(10))

@@ -8,7 +8,7 @@ A log knows nothing of tensors: it is the one thing that pictures of pages are d
 from __future__ import annotations
 
 from array import array
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -155,6 +155,7 @@ class PageLog:
         self.origin = origin
         self.pools: list[PoolInfo] = []
         self.marks: list[tuple[int, str]] = []  # (events before it, name)
+        self.watch: Callable[[], None] | None = None  # a live picture's: called before each step of a cache
         self._rows = array("i")
         self._sequences: list[int] = []  # of each pool: how many there have been
         # of each pool: how long the log was, and what was found then
@@ -167,6 +168,9 @@ class PageLog:
         if not (log is None or isinstance(log, PageLog)):
             raise InvalidRequest(f"log must be a PageLog or None, got {type(log).__name__}")
         return cls() if log is None else log
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"watch": None}  # a copy is not what the live picture shows
 
     def __len__(self) -> int:
         return len(self._rows) // 7

@@ -26,7 +26,8 @@ class CacheSpec:
         for name in ("layers", "kv_heads", "head_dim", "batch"):
             setattr(self, name, positive(name, getattr(self, name)))
         if self.dtype is not None and not (isinstance(self.dtype, torch.dtype) and self.dtype.is_floating_point):
-            raise InvalidRequest(f"dtype must be a floating-point torch.dtype or None, got {self.dtype!r}")
+            hint = ": kvviz.QuantizedPagedKVCache takes it" if self.dtype in ("int8", "int4") else ""
+            raise InvalidRequest(f"dtype must be a floating-point torch.dtype or None, got {self.dtype!r}{hint}")
         if self.device is not None:
             try:
                 self.device = torch.empty(0, device=self.device).device  # "cuda" is also "cuda:0"

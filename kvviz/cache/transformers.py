@@ -10,7 +10,7 @@ import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from transformers import Cache, CacheLayerMixin
@@ -22,6 +22,9 @@ from kvviz.cache.paged import PagedKVCache
 from kvviz.cache.pagelog import PageLog
 from kvviz.cache.quantized import QuantizedPagedKVCache
 from kvviz.errors import InvalidRequest, OutOfMemory, PoolExhausted, SequenceFreed
+
+if TYPE_CHECKING:
+    from kvviz.view.live import Live
 
 ROLLBACK = 128  # tokens beyond a window that are kept while generate() drafts and takes back
 
@@ -198,6 +201,22 @@ class PagedCache(Cache):
             group.cache = None
         self._freed = True
 
+    def live(self, title: str | None = None, theme: str = "auto", **words: Any) -> Live:
+        """Show the pages and the numbers held, in use and logical on the notebook's page while generate() goes on.
+
+            with cache.live():                        # or cache.live() alone, until the end of the cell
+                model.generate(**inputs, cache=cache)
+
+        A picture is drawn between two steps, at most four times a second and in at most 5 % of the run's time; it shows
+        all that came so far. In the end the page map of the whole stands in its place. title, theme, and in `words`
+        tokens and tokenizer: as for kvviz.page_map. Where there is no notebook, nothing is drawn before the end.
+
+        Raises ViewError for an unknown theme or title.
+        """
+        from kvviz.view.live.pages import live
+
+        return live(self, title, theme, **words)
+
     def truncate(self, keep: int) -> None:
         """Keep the most recent tokens; positions stay as they were."""
         for cache in self._caches():
@@ -360,7 +379,8 @@ class PagedCache(Cache):
         for old in self._caches():
             old.free()
         if self.log.pools:
-            self.log = PageLog()
+            watch, self.log = self.log.watch, PageLog()
+            self.log.watch = watch
         for group, cache in zip(self.groups, made, strict=True):
             group.cache, cache.log = cache, self.log
 

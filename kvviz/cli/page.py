@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from kvviz.errors import InconsistentTrace
 from kvviz.memory.report import Report
 from kvviz.memory.trace import Trace
-from kvviz.view import block_map, timeline
+from kvviz.view import block_map, side_by_side, timeline
 from kvviz.view.html import View, _page
 from kvviz.view.theme import DARK, LIGHT, SANS
 
@@ -37,7 +37,7 @@ def page(report: Report, pictures: Iterable[View | str]) -> str:
         if isinstance(picture, str):
             parts.append(f'<div class="report"><p>{html.escape(picture)}</p></div>')
         else:
-            parts.append(f'<div class="picture">{picture.html}</div>')
+            parts.append(f'<div class="picture">{picture.whole_html}</div>')
     return _page(report.title, "\n".join(parts))
 
 
@@ -49,12 +49,9 @@ def pictures(trace: Trace, device: int, start: int | None = None) -> list[View |
         return [f"No picture: {problem}"]
 
 
-def timelines(traces: Iterable[tuple[str, Trace]], device: int) -> list[View | str]:
-    """A timeline for each (name, trace)."""
-    drawn: list[View | str] = []
-    for name, trace in traces:
-        try:
-            drawn.append(timeline(trace, device, title=f"Memory over time: {name}"))
-        except InconsistentTrace as problem:
-            drawn.append(f"No picture of {name}: {problem}")
-    return drawn
+def beside(names: tuple[str, str], traces: tuple[Trace, Trace], device: int) -> list[View | str]:
+    """Both runs with one cursor; where no true picture exists, why."""
+    try:
+        return [side_by_side(*traces, titles=names, device=device)]
+    except InconsistentTrace as problem:
+        return [f"No picture: {problem}"]

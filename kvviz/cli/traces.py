@@ -80,8 +80,7 @@ def compare(args: argparse.Namespace) -> int:
     def page() -> str:
         from kvviz.cli import page as pages
 
-        runs = [(f"the first, {args.a}", a), (f"the second, {args.b}", b)]
-        return pages.page(report, pages.timelines(runs, device))
+        return pages.page(report, pages.beside((f"the first, {args.a}", f"the second, {args.b}"), (a, b), device))
 
     answer(args, report, page)
     return FOUND if report else FINE

@@ -20,6 +20,7 @@ from kvviz.explore.panels import Panel, panels
 from kvviz.explore.setting import Settings
 from kvviz.view.choices import Axis, State, choices, width
 from kvviz.view.html import View
+from kvviz.view.theme import CHART_STYLE
 
 
 @dataclass
@@ -65,11 +66,12 @@ class Explorer(widgets.VBox):
             slider.observe(self._changed, names="value")
             self.sliders[name] = slider
         self._words, self._curves = widgets.HTML(), widgets.Image(format="png")
+        self._curves.add_class("kvviz-curves")
         # side by side where both have room, else one below the other
         self._against, self._map = (widgets.Output(layout={"flex": "1 1 420px", "min_width": "0"}) for _ in range(2))
         rows = widgets.HBox(list(self.sliders.values()), layout={"flex_flow": "row wrap"})
         maps = widgets.HBox([self._against, self._map], layout={"flex_flow": "row wrap"})
-        super().__init__([rows, self._words, maps, self._curves])
+        super().__init__([rows, self._words, maps, self._curves, widgets.HTML(CHART_STYLE, layout={"display": "none"})])
         self._changed()
 
     def __getattr__(self, name: str) -> Any:

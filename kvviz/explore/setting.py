@@ -31,7 +31,10 @@ class Setting(NamedTuple):
         """What the reader moves, at `value`. Raises InvalidRequest for one that is not among the values."""
         if value not in self.values:
             raise InvalidRequest(f"{name} is one of {', '.join(map(str, self.values))}, got {value!r}")
-        look = {"style": {"description_width": f"{label_width}px"}, "layout": {"width": f"{label_width + 230}px"}}
+        look = {
+            "style": {"description_width": f"min({label_width}px, 52%)"},  # beside its slider on a narrow page, too
+            "layout": {"width": f"{label_width + 230}px", "max_width": "calc(100% - 4px)"},
+        }
         told = {"options": [(self.text(v), v) for v in self.values], "value": value, "description": self.label}
         if self.menu:
             return widgets.Dropdown(**told, **look)

@@ -67,11 +67,21 @@ class Run:
         Events would not do: how many segments come and go differs between two settings, what the program does does not.
         """
         e, curves = self.trace.events, self.trace.curves(self.device)
-        acts = np.isin(e.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.OOM)) & (e.device == self.device)
-        after = np.flatnonzero(acts) + 1
+        after = np.flatnonzero(_acts(self.trace, self.device)) + 1
         after += np.append(e.action, Action.SNAPSHOT)[after] == Action.FREE_COMPLETED  # a free is complete with that
         after[-1:] = len(e)  # with what came behind the last act: its free, or an empty_cache()
         return curves.reserved[after], curves.requested[after]
+
+
+def _acts(trace: Trace, device: int) -> np.ndarray:
+    """Which events are what the program itself did: requests and frees."""
+    e = trace.events
+    return np.isin(e.action, (Action.ALLOC, Action.FREE_REQUESTED, Action.OOM)) & (e.device == device)
+
+
+def _refuse_idle(trace: Trace, name: str) -> None:
+    if not _acts(trace, trace.devices[0]).any():
+        raise InvalidRequest(f"{name} makes no request and frees nothing: there is nothing to compare")
 
 
 class Program:
@@ -92,6 +102,7 @@ class Program:
             when = "when it ran out"
         origin = f"PyTorch's allocator, modelled to the byte; driven by a program: {self.name}"
         trace = replace(allocator.trace, origin=origin)
+        _refuse_idle(trace, self.name)
         return Run(trace, conf, len(trace), when)
 
 
@@ -106,6 +117,7 @@ class Recording:
                 f"a recorded run of {len(trace):,} events: every change replays them all, so {MOST_EVENTS:,} are the "
                 f"most; take a part, as in trace.last({MOST_EVENTS:_})"
             )
+        _refuse_idle(trace, name)
         self.trace, self.name = trace, name
 
     @property

@@ -10,6 +10,8 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import signal
+import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -23,6 +25,7 @@ from kvviz.errors import RecordingError
 from kvviz.memory.alive import modules_and_tensors, roots
 from kvviz.memory.allocator import CachingAllocator
 from kvviz.memory.drive import Driver
+from kvviz.memory.looks import Look, of_segments
 from kvviz.memory.owners import WEIGHTS, Owners, storage_of
 from kvviz.memory.shown import Shown, shown
 from kvviz.memory.sites import Sites
@@ -36,6 +39,8 @@ ALLOC, FREE, CLAIM, MARK = range(4)
 class CpuRecorder:
     """start(), then claim() and mark() while the run goes on, then stop(). What was seen is in the public lists."""
 
+    origin = ORIGIN
+
     def __init__(self, stacks: str | None, max_events: int):
         self.entry: list[tuple[int, int, int]] = []  # address, bytes, owner of what lived before, in order of making
         self.entry_frees: list[tuple[int, int]] = []  # time, address
@@ -45,6 +50,9 @@ class CpuRecorder:
         self.sites: Sites | None = None
         self.result: Any = None  # torch's own record, until it is read
         self.shown: Shown | None = None
+        self.tick: Callable[[], None] | None = None  # a live picture's: called at moments that it may look at
+        self.driver: Driver | None = None  # has been through all that was taken from the profiler
+        self.spared = 0.0  # seconds of look() that trace() is spared
         self._stacks, self._max_events = stacks, max_events
         self._off: list[Callable[[], Any]] = []  # what stop() has to do, in the reverse order of start()
 
@@ -78,17 +86,48 @@ class CpuRecorder:
             storage = storage_of(tensor)
             if storage is not None:
                 self.claims.append((now, storage.data_ptr(), owner))
+        if self.tick:
+            self.tick()
 
     def mark(self, name: str) -> None:
         """Name this moment."""
         self.owners.look_again()
         self.marks.append((time.time_ns(), name))
+        if self.tick:
+            self.tick()
+
+    def look(self, device: int = 0) -> Look | None:
+        """What lives now, and everything up to now put through the model; None where the profiler was taken away.
+
+        The profiler tells what it saw only when it stops, so it is stopped and started again. What was born in an
+        earlier slice it still knows (torch keeps the sizes), so the slices together say what one profile would.
+        """
+        self.owners.look_again()
+        if not torch.autograd._profiler_enabled():
+            return None
+        began = time.perf_counter()
+        with _uninterrupted():
+            driver = self._feed(allocations(_swap_profilers()))
+        self.spared += time.perf_counter() - began
+        return of_segments(driver.model.segments, driver.owners, time.time_ns() // 1000)
 
     def trace(self) -> Trace:
         """The recorded run, driven through the model; of a longer one the newest events."""
         if self.result is None:
             raise RecordingError("another profiler was started inside the recording and took torch's profiler away")
-        return trace_of(self).last(self._max_events)
+        driver = self._feed(allocations(self.result))
+        self.result = None
+        if self.sites is not None:
+            driver.set_stacks(self.sites.running_at(driver.alloc_times))
+        trace = driver.trace(
+            one_event_a_free=True,  # a CPU run has no streams
+            owners=list(self.owners.names),
+            stacks=list(self.sites.texts) if self.sites else [],
+            origin=ORIGIN,
+            warnings=self.shown.elsewhere(driver.places) if self.shown else [],
+            about={"torch": torch.__version__} | ({"tensors": self.shown.at(driver.places)} if self.shown else {}),
+        )
+        return trace.last(self._max_events)
 
     def stop(self) -> None:
         """Switch everything off, each part even if another fails to."""
@@ -118,33 +157,27 @@ class CpuRecorder:
             watch.atexit = False
             self._off.append(watch.detach)
 
-
-def trace_of(seen: CpuRecorder) -> Trace:
-    """The recorded run as the CUDA allocator would have served it, all on one stream."""
-    driver = Driver(CachingAllocator(CAPACITY))
-    for address, size, owner in seen.entry:
-        driver.enter(address, size, owner)
-    driver.begin()
-    alloc, free, own = driver.alloc, driver.free, driver.own
-    for moment, kind, address, value in _in_order(seen, allocations(seen.result)):
-        if kind == ALLOC:
-            alloc(address, value, moment)
-        elif kind == FREE:
-            free(address, moment)
-        elif kind == CLAIM:
-            own(address, value)
-        else:
-            driver.mark(seen.marks[value][1])
-    if seen.sites is not None:
-        driver.set_stacks(seen.sites.running_at(driver.alloc_times))
-    return driver.trace(
-        one_event_a_free=True,  # a CPU run has no streams
-        owners=list(seen.owners.names),
-        stacks=list(seen.sites.texts) if seen.sites else [],
-        origin=ORIGIN,
-        warnings=seen.shown.elsewhere(driver.places) if seen.shown else [],
-        about={"torch": torch.__version__} | ({"tensors": seen.shown.at(driver.places)} if seen.shown else {}),
-    )
+    def _feed(self, table: np.ndarray) -> Driver:
+        """Put what has come since the last time through the model: as the CUDA allocator would have served it, all on
+        one stream. table: of allocations()."""
+        if self.driver is None:
+            self.driver = Driver(CachingAllocator(CAPACITY))
+            for address, size, owner in self.entry:
+                self.driver.enter(address, size, owner)
+            self.driver.begin()
+        alloc, free, own = self.driver.alloc, self.driver.free, self.driver.own
+        for moment, kind, address, value in _in_order(self, table):
+            if kind == ALLOC:
+                alloc(address, value, moment)
+            elif kind == FREE:
+                free(address, moment)
+            elif kind == CLAIM:
+                own(address, value)
+            else:
+                self.driver.mark(self.marks[value][1])
+        for told in (self.entry_frees, self.claims, self.marks):
+            told.clear()
+        return self.driver
 
 
 def _in_order(seen: CpuRecorder, table: np.ndarray) -> Iterator[tuple[int, int, int, int]]:
@@ -174,6 +207,35 @@ def _start_profiler() -> None:
     scopes = ({c.RecordScope.USER_SCOPE},) if hasattr(c, "RecordScope") else ()
     torch.autograd._prepare_profiler(config, activities)
     torch.autograd._enable_profiler(config, activities, *scopes)
+
+
+def _swap_profilers() -> Any:
+    """What the running profiler saw; a new one runs in its place."""
+    collecting = gc.isenabled()
+    gc.disable()  # nothing may die while nobody looks
+    try:
+        result = torch.autograd._disable_profiler()
+        _start_profiler()
+    finally:
+        if collecting:
+            gc.enable()
+    return result
+
+
+@contextlib.contextmanager
+def _uninterrupted() -> Iterator[None]:
+    """Let an interrupt wait until the end of the block, so that it is done whole."""
+    if threading.current_thread() is not threading.main_thread():  # where none arrives
+        yield
+        return
+    waiting: list[tuple] = []
+    before = signal.signal(signal.SIGINT, lambda *what: waiting.append(what))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+        if waiting and callable(before):
+            before(*waiting[0])
 
 
 _profiled_before: list[bool] = []

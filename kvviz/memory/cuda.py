@@ -6,8 +6,10 @@ longer to read than the run took. All devices of the process are recorded.
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +19,7 @@ import torch
 from kvviz.errors import RecordingError
 from kvviz.memory.alive import modules_and_tensors, roots
 from kvviz.memory.lifetimes import Lifetimes
+from kvviz.memory.looks import Look, of_snapshot
 from kvviz.memory.owners import WEIGHTS, Owners, storage_of
 from kvviz.memory.shown import Shown, shown
 from kvviz.memory.snapshot import from_snapshot
@@ -38,6 +41,15 @@ class CudaRecorder:
         self._snapshot: dict[str, Any] | None = None
         self._shown: Shown | None = None
         self._on = False
+        self.tick: Callable[[], None] | None = None  # a live picture's: called at moments that it may look at
+        self.spared = 0.0  # seconds of look() that trace() is spared: none
+        self._living: dict[int, tuple[weakref.ref, int]] = {}  # address -> the storage claimed there, and its owner
+        self._streams = [0]  # handles, in the order in which look() met them
+
+    @property
+    def origin(self) -> str:
+        """Where the numbers come from."""
+        return of_cuda(torch.cuda.get_device_properties(0).name)
 
     def start(self) -> None:
         """Switch the history on; if anything goes wrong on the way, off again."""
@@ -64,11 +76,23 @@ class CudaRecorder:
             storage = storage_of(tensor)
             if storage is not None and storage.device.type == "cuda":
                 self.claims.append((now, storage.data_ptr(), owner))
+                self._living[storage.data_ptr()] = weakref.ref(storage), owner
+        if self.tick:
+            self.tick()
 
     def mark(self, name: str) -> None:
         """Name this moment."""
         self.owners.look_again()
         self.marks.append((time.time_ns() // 1000, name))
+        if self.tick:
+            self.tick()
+
+    def look(self, device: int = 0) -> Look:
+        """What lives now on a device: PyTorch's list of its segments, without the history."""
+        self.owners.look_again()
+        self._living = {at: known for at, known in self._living.items() if known[0]() is not None}
+        owners = {address: owner for address, (_, owner) in self._living.items()}
+        return of_snapshot(_segments(), device, owners, self._streams, time.time_ns() // 1000)
 
     def stop(self) -> None:
         """Take the history and switch it off, whatever has happened."""
@@ -92,12 +116,17 @@ class CudaRecorder:
         about = bare.about | {"torch": torch.__version__, "capacity": device.total_memory}
         if self._shown is not None:
             about["tensors"] = self._shown.at({address: address for address in self._shown.storages})
-        origin = of_cuda(device.name)
         told = [w for w in bare.warnings if not any(phrase in w for phrase in GOES_WITHOUT_SAYING)]
         if len(bare) and np.bincount(bare.events.device).max() >= self._max_events:
             told.append(f"history starts mid-run: only the newest {self._max_events:,} events were kept (max_events)")
-        bare = replace(bare, origin=origin, about=about, warnings=told)
+        bare = replace(bare, origin=self.origin, about=about, warnings=told)
         return with_owners(bare, self.claims, self.marks, self.owners.names)
+
+
+def _segments() -> list[dict[str, Any]]:
+    """Without the history where torch can leave it out (from 2.13 on): it is what takes long."""
+    ask = torch.cuda.memory.memory_snapshot
+    return ask(include_traces=False) if "include_traces" in inspect.signature(ask).parameters else ask()
 
 
 def with_owners(

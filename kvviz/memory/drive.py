@@ -95,6 +95,11 @@ class Driver:
         return {key: address for key, (address, _) in self._places.items()}
 
     @property
+    def owners(self) -> dict[int, int]:
+        """The owner of each block that lives now, by the model's address."""
+        return {address: self._owner[number] for address, number in self._places.values()}
+
+    @property
     def alloc_times(self) -> np.ndarray:
         """Times of the blocks made after begin()."""
         return np.array(self._time[self._entered :], "i8")

@@ -19,7 +19,7 @@ _GET = rb"j....|h."
 
 def _counted(code: bytes, *lengths: int) -> bytes:
     """An instruction that is followed by a length in one byte and as many bytes; the usual lengths first."""
-    return code + b"(?:" + b"|".join(b"\\x%02x" % n + b"." * n for n in lengths) + b")"
+    return code + b"(?:" + b"|".join(b"\\x%02x.{%d}" % (n, n) for n in lengths) + b")"
 
 
 _SHORT = _counted(rb"\x8c", 3, *range(3), *range(4, 24))
@@ -68,6 +68,7 @@ def _forms(index_bytes: int, shape: bytes) -> Forms:
     return Forms(*(re.compile(text, re.S) for text in (items, pairs, quick, b"}" + put + rb"\(")))
 
 
+_AGAIN = re.compile(rb"\x94*")  # the same thing once more into the memo: see snapshot_runs.py
 _FIXED = {0x4B: 2, 0x4D: 3, 0x4A: 5, 0x68: 2, 0x6A: 5, 0x4E: 1, 0x88: 1, 0x89: 1, 0x47: 9, 0x5D: 1, 0x7D: 1, 0x29: 1}  # fmt: skip
 _KIND = dict(zip(_FIXED, "iii??ooooldt", strict=True))
 MOST_SHAPES, LONG = 8, 4096  # shapes of dicts learned from one file; bytes of a list that make it worth it
@@ -130,6 +131,8 @@ def _walk(data: bytes, index_bytes: int) -> bool:
             if width and int.from_bytes(data[place + 1 : place + 1 + width], "little") >> 8 * index_bytes:
                 return False
             place += 1 + width
+            if not width:
+                place = _AGAIN.match(data, place).end()  # type: ignore[union-attr]
         elif code == 0x28:  # a mark
             marks.append(len(stack))
             place += 1

@@ -13,6 +13,7 @@ from typing import TypeVar
 import numpy as np
 
 KEYFRAME = 2048  # events between two stored lists of living rows: a look-up filters one list and at most this many rows
+MOST = 1 << 23  # rows in all those lists; where more live at a time, the lists stand further apart
 
 
 @dataclass(frozen=True)
@@ -94,16 +95,20 @@ class LiveIndex:
 
     def __init__(self, born: np.ndarray, died: np.ndarray, events: int):
         self._born, self._died = born, died
-        self._frames = [np.flatnonzero(born < 0)]
-        self._edges = np.searchsorted(born, np.arange(0, events + KEYFRAME, KEYFRAME))  # rows born before the keyframe
-        for frame in range(1, events // KEYFRAME + 1):
-            self._frames.append(self._living(frame - 1, frame * KEYFRAME))
+        steps = events // KEYFRAME + 1
+        gone = np.cumsum(np.bincount(died // KEYFRAME, minlength=steps + 1)[:steps])
+        most = int((np.searchsorted(born, np.arange(1, steps + 1) * KEYFRAME) - gone).max(initial=0))
+        self._gap = KEYFRAME * max(1, -(-steps * most // MOST))
+        self._edges = np.searchsorted(born, np.arange(0, events + self._gap, self._gap))  # rows born before the keyframe
+        self._frames = [np.flatnonzero(born < 0).astype("i4")]
+        for frame in range(1, events // self._gap + 1):
+            self._frames.append(self._living(frame - 1, frame * self._gap))
 
     def _living(self, frame: int, i: int) -> np.ndarray:
-        fresh = np.arange(self._edges[frame], np.searchsorted(self._born, i))
+        fresh = np.arange(self._edges[frame], np.searchsorted(self._born, i), dtype="i4")
         candidates = np.concatenate([self._frames[frame], fresh])
         return candidates[self._died[candidates] >= i]
 
     def at(self, i: int) -> np.ndarray:
         """Row numbers living after i events, in order of birth."""
-        return self._living(min(i // KEYFRAME, len(self._frames) - 1), i)
+        return self._living(min(i // self._gap, len(self._frames) - 1), i)

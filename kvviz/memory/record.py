@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -12,6 +12,9 @@ from kvviz.memory.check import whole
 from kvviz.memory.cpu import CpuRecorder
 from kvviz.memory.cuda import CudaRecorder
 from kvviz.memory.trace import Trace
+
+if TYPE_CHECKING:
+    from kvviz.view.live import Live
 
 _running = threading.Lock()  # torch has one memory history and one profiler: one recording at a time
 
@@ -23,6 +26,7 @@ class Recording:
         self._recorder: CpuRecorder | CudaRecorder | None = recorder
         self._trace: Trace | None = None
         self._state = "not started"
+        self._picture: Live | None = None
 
     def __enter__(self) -> Recording:
         if self._state != "not started":
@@ -46,10 +50,12 @@ class Recording:
             self._state = "done"
         finally:
             _running.release()
+            if self._picture is not None:
+                self._picture.stop()
 
     def mark(self, name: str) -> None:
         """Name this moment of the run: "prefill", "step 12"."""
-        self._live("mark").mark(str(name))
+        self._now("mark").mark(str(name))
 
     def own(self, thing: Any, name: str) -> None:
         """Say whose memory this is. `thing`: a tensor, a module, a cache, or a container or object that holds some.
@@ -57,7 +63,38 @@ class Recording:
         A cache (anything with `update` or `append`) is followed as it grows. Transformers' caches are followed without
         being asked, as "kv cache", and modules that live at entry are "weights".
         """
-        self._live("own").owners.own(thing, str(name))
+        self._now("own").owners.own(thing, str(name))
+
+    def live(self, device: int = 0, title: str | None = None, theme: str = "auto") -> Live:
+        """Show the block map of one device on the notebook's page while the run goes on; in the end, that of `trace`.
+
+            with kvviz.record() as run:
+                run.live()
+                model.generate(**inputs)
+
+        Each picture is a look at what lives between two calls of modules: the segments, the blocks, whose they are. What
+        came and went between two looks is in the map at the end. At most four looks a second, in at most 5 % of the time.
+
+        On CUDA a look is PyTorch's list of its segments without the history: some milliseconds, and the time to pack it.
+        On a CPU it costs more. The profiler tells what it saw only when it is stopped, so each look ends a slice of some
+        steps: 25 µs for each allocation and free of the slice are spent now that the making of `trace` is spared later,
+        which is a third to a half of a model's run again; they do not count as the picture's.
+
+        Raises RecordingError outside the with block, ViewError for an unknown theme or title.
+        """
+        from kvviz.view.live import Live
+        from kvviz.view.live.blocks import RecordedBlocks
+        from kvviz.view.scene import refuse_options
+
+        recorder = self._now("live")
+        refuse_options("auto", theme, title)
+        if self._picture is not None:
+            self._picture.stop()
+        subject = RecordedBlocks(
+            recorder, lambda: self.trace if self._state == "done" else None, whole(device, "a device"), title, theme
+        )
+        self._picture = Live(subject, theme)
+        return self._picture
 
     @property
     def trace(self) -> Trace:
@@ -69,7 +106,7 @@ class Recording:
             self._recorder = None
         return self._trace
 
-    def _live(self, what: str) -> CpuRecorder | CudaRecorder:
+    def _now(self, what: str) -> CpuRecorder | CudaRecorder:
         if self._state != "running" or self._recorder is None:
             raise RecordingError(f"{what}() works inside the with block; the recording is {self._state}")
         return self._recorder

@@ -7,6 +7,7 @@ and what lived before the history are worked out (backward.py). Here it is put t
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import suppress
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -15,7 +16,8 @@ from kvviz.errors import TraceError
 from kvviz.memory.backward import Findings, complete
 from kvviz.memory.settings import Settings
 from kvviz.memory.snapshot_about import annotations_of, generation, recorded_settings
-from kvviz.memory.snapshot_columns import Budget, Dump, History, read_dump, read_history
+from kvviz.memory.snapshot_columns import Budget, Dump, History, cut_history, read_dump, read_history
+from kvviz.memory.snapshot_runs import Cut, Unsure, find
 from kvviz.memory.snapshot_stacks import Stacks
 from kvviz.memory.state import State
 from kvviz.memory.trace import Events, Mark, Trace
@@ -29,16 +31,28 @@ DEVICES = 256
 def load_snapshot(file: BinaryIO, name: str) -> Trace:
     """The trace in an open snapshot file. Raises TraceError."""
     with collection_paused():
-        data = file.read()
-        most = len(data) // FEWEST_BYTES
-        held = [read_plain(data)]
-        del data
-        return from_snapshot(held, name, most)
+        most = file.seek(0, 2) // FEWEST_BYTES
+        held = [find(file)]
+        if held[0] is not None:
+            with suppress(TraceError, Unsure):  # what is wrong with it, the long way finds and says
+                return _from_runs(held, name, most)
+        file.seek(0)
+        return from_snapshot([read_plain(file.read())], name, most)
 
 
-def from_snapshot(held: list, name: str, most: int = 1 << 62) -> Trace:
+def _from_runs(held: list, name: str, most: int) -> Trace:
+    """Of the runs in `held`, which is emptied. Raises TraceError, Unsure."""
+    runs = held.pop()
+    rest = read_plain(runs.pickle)
+    runs = runs._replace(pickle=b"")
+    if type(rest) is not list or len(rest) != 2 or type(rest[1]) is not list or len(rest[1]) != len(runs.asked):
+        raise Unsure
+    return from_snapshot([rest[0]], name, most, Cut(runs, rest[1]))
+
+
+def from_snapshot(held: list, name: str, most: int = 1 << 62, cut: Cut | None = None) -> Trace:
     """`held`: a list with the snapshot, a dict, as its only entry. It is emptied, so that what is no longer needed can go
-    before the columns grow. `most`: how many events and blocks there can be."""
+    before the columns grow. `most`: how many events and blocks there can be. `cut`: the events that are not in it."""
     snapshot = held.pop()
     if type(snapshot) is list and snapshot and type(snapshot[0]) is dict and "total_size" in snapshot[0]:
         snapshot = {"segments": snapshot}  # of torch.cuda.memory_snapshot(): segments alone
@@ -54,7 +68,10 @@ def from_snapshot(held: list, name: str, most: int = 1 << 62) -> Trace:
     traces = snapshot.get("device_traces") or []
     if type(traces) is not list or len(traces) > DEVICES:
         raise TraceError(f"device_traces is no list of at most {DEVICES} lists")
-    histories = [read_history(events, device, stacks, budget) for device, events in enumerate(traces)]
+    runs = None if cut is None else cut_history(cut, stacks)
+    histories = [read_history(events, device, stacks, budget, cut, runs) for device, events in enumerate(traces)]
+    if cut is not None:
+        cut.finish()
     spans, odd = annotations_of(snapshot.get("external_annotations"), budget)
     unknown = sorted(str(key)[:40] for key in set(snapshot) - KNOWN_KEYS)
     host = len(snapshot.get("host_segments") or ()) if type(snapshot.get("host_segments")) is list else 0

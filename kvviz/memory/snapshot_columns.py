@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from kvviz.errors import TraceError
+from kvviz.memory.snapshot_runs import Cut
 from kvviz.memory.snapshot_stacks import Stacks
 from kvviz.memory.state import State
 from kvviz.memory.trace import Action
@@ -84,6 +85,27 @@ class History:
 
     def __len__(self) -> int:
         return len(self.action)
+
+    def part(self, rows: slice) -> History:
+        """Some of the events, where there are no notes among them."""
+        time = None if self.time is None else self.time[rows]
+        columns = (self.action[rows], self.address[rows], self.size[rows], self.stream[rows], time, self.stack[rows])
+        return History(*columns, [], Counter())
+
+
+def joined(parts: list[History]) -> History:
+    """One after the other."""
+    columns = {name: np.concatenate([getattr(part, name) for part in parts])
+               for name in ("action", "address", "size", "stream", "stack")}  # fmt: skip
+    times = [part.time for part in parts if part.time is not None]
+    notes, before = [], 0
+    for part in parts:
+        notes += [(before + count, text) for count, text in part.notes]
+        before += len(part)
+    return History(
+        **columns, time=np.concatenate(times) if len(times) == len(parts) else None, notes=notes,
+        unknown=sum((part.unknown for part in parts), Counter()),
+    )  # fmt: skip
 
 
 def integers(values: list, what: str, signed: bool = False) -> np.ndarray:
@@ -208,11 +230,41 @@ def handles(values: list, what: str) -> np.ndarray:
         return integers(values, what)
 
 
-def read_history(events: Any, device: int, stacks: Stacks, budget: Budget) -> History:
-    """One list of the key `device_traces`. Raises TraceError."""
+def cut_history(cut: Cut, stacks: Stacks) -> History:
+    """All runs that were cut out of the pickle, one after the other. Raises TraceError, Unsure."""
+    runs = cut.runs
+    action = cut.actions({name: code for name, code in CODES.items() if code <= PLACED})
+    within_64_bits(runs.address, fit(runs.size, "size in device_traces"), "device_traces")
+    lists, which = cut.stacks()
+    lines = np.append(stacks.column(lists), np.int32(-1))  # the last for those without frames
+    return History(action, runs.address, runs.size, runs.stream, runs.time, lines[which], [], Counter())
+
+
+def read_history(
+    events: Any, device: int, stacks: Stacks, budget: Budget, cut: Cut | None = None, runs: History | None = None
+) -> History:
+    """One list of the key `device_traces`. cut, runs: where texts in it stand for events that were cut out.
+
+    Raises TraceError, Unsure.
+    """
     what = f"device_traces[{device}]"
     if type(events) is not list:
         raise TraceError(f"{what} is {_kind(events)}, not a list")
+    if cut is None or runs is None:
+        return _read_events(events, what, stacks, budget)
+    parts: list[History] = []
+    rest: list = []
+    for thing in events:
+        if type(thing) is not str:
+            rest.append(thing)
+            continue
+        parts += [_read_events(rest, what, stacks, budget), runs.part(cut.rows_of(thing))]
+        budget.spend(len(parts[-1]))
+        rest = []
+    return joined([*parts, _read_events(rest, what, stacks, budget)])
+
+
+def _read_events(events: list, what: str, stacks: Stacks, budget: Budget) -> History:
     budget.spend(len(events))
     unknown: Counter = Counter()
     try:

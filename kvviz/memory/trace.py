@@ -201,18 +201,29 @@ class Trace:
         cut = len(self) - int(count)
         if cut <= 0:
             return self
+        told = f"history starts mid-run: the first {cut:,} of {len(self):,} events were dropped (max_events)"
+        return self._part(cut, len(self), told)
+
+    def range(self, first: int, last: int) -> Trace:
+        """Events `first` to `last`, 0 ≤ first ≤ last ≤ n: the states after `first` … `last` events are its states 0 … n.
+        What lived before is kept as the entry, and the warnings say that it is a part. Raises InvalidRequest."""
+        i, j, n = whole(first, "an event"), whole(last, "an event"), len(self)
+        if not 0 <= i <= j <= n:
+            raise InvalidRequest(f"events {first} to {last} are not within 0 … {n}")
+        return self if (i, j) == (0, n) else self._part(i, j, f"a part: {i:,} to {j:,} of {n:,} events")
+
+    def _part(self, first: int, last: int, told: str) -> Trace:
         entry = {}
         for device in self.devices:
             lives, _, block_index, segment_index = self._device(device)
-            blocks, segments = rows(lives.blocks, block_index.at(cut)), rows(lives.segments, segment_index.at(cut))
-            freed = np.where(blocks.freed < cut, -1, blocks.freed - cut)  # -1: awaits its free from the start
-            blocks = replace(blocks, born=np.full(len(blocks), -1), freed=freed, died=blocks.died - cut)
-            segments = replace(segments, born=np.full(len(segments), -1), died=segments.died - cut)
+            blocks, segments = rows(lives.blocks, block_index.at(first)), rows(lives.segments, segment_index.at(first))
+            freed = np.where(blocks.freed < first, -1, blocks.freed - first)  # -1: awaits its free from the start
+            blocks = replace(blocks, born=np.full(len(blocks), -1), freed=freed, died=blocks.died - first)
+            segments = replace(segments, born=np.full(len(segments), -1), died=segments.died - first)
             entry[device] = Lifetimes(blocks, segments)
-        events = Events(*(getattr(self.events, f.name)[cut:] for f in fields(Events)))
-        marks = [Mark(mark.event - cut, mark.name) for mark in self.marks if mark.event >= cut]
-        told = f"history starts mid-run: the first {cut:,} of {len(self):,} events were dropped (max_events)"
-        about = self.about | {"cut": cut}
+        events = Events(*(getattr(self.events, f.name)[first:last] for f in fields(Events)))
+        marks = [Mark(mark.event - first, mark.name) for mark in self.marks if first <= mark.event <= last]
+        about = self.about | ({"cut": first} if first else {})
         return replace(self, events=events, entry=entry, marks=marks, warnings=[*self.warnings, told], about=about)
 
     @property

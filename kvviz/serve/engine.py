@@ -105,6 +105,20 @@ class Engine:
         scheduler.add(request.samples[0])
         return request
 
+    def cancel(self, request: Request) -> bool:
+        """Stop a request between two steps. Its pages are free at once; what it has generated stays in its outputs.
+
+        False: there was nothing to stop, as it is done. Raises InvalidRequest for what this engine does not serve.
+        """
+        if request not in self.metrics.requests:
+            raise InvalidRequest(f"{request!r} was not added to this engine")
+        if request.done:
+            return False
+        for sample in request.samples:
+            self.scheduler.drop(sample)
+        request.cancelled, request.finished, request.finished_step = True, self.clock(), len(self.metrics.steps)
+        return True
+
     def _prompt(self, ids: Any) -> list[int]:
         if isinstance(ids, torch.Tensor) and ids.dim() == 2 and ids.shape[0] == 1:
             ids = ids[0]

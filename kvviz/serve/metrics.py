@@ -69,14 +69,16 @@ class Metrics:
 
     def __str__(self) -> str:
         prompts = sum(len(request.prompt) for request in self.requests)
-        done = sum(request.done for request in self.requests)
+        cancelled = sum(request.cancelled for request in self.requests)
+        done = sum(request.done for request in self.requests) - cancelled
+        more = f", {cancelled:,} cancelled" if cancelled else ""
 
         def ms(seconds: float | None) -> str:
             return "–" if seconds is None else f"{seconds * 1e3:,.1f} ms"
 
         return "\n".join(
             [
-                f"{done:,} of {len(self.requests):,} requests done in {len(self.steps):,} steps, {self.seconds:,.2f} s",
+                f"{done:,} of {len(self.requests):,} requests done{more} in {len(self.steps):,} steps, {self.seconds:,.2f} s",
                 f"{prompts:,} prompt tokens, {self.hit_tokens:,} of them found in pages; {self.output_tokens:,} generated",
                 f"{self.throughput:,.1f} tokens a second",
                 f"time to first token {ms(self.time_to_first_token)}, per output token {ms(self.time_per_output_token)}",

@@ -25,6 +25,7 @@ class Request:
     finished: float | None = None
     bound: int = 0
     finished_step: int | None = None
+    cancelled: bool = False
 
     def __post_init__(self) -> None:
         self.samples.append(Sample(self, 0, list(self.prompt)))  # the others are forked from it after the prompt

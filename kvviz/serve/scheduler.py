@@ -103,6 +103,13 @@ class Scheduler:
         self.running.remove(sample)
         self._release(sample)
 
+    def drop(self, sample: Sample) -> None:
+        """It is not wanted any more, whether it runs or waits; nothing happens to one that has ended."""
+        if sample.table is not None:
+            self.finish(sample)
+        elif sample in self.waiting:
+            self.waiting.remove(sample)
+
     def preempt(self) -> Sample:
         """The youngest gives its pages back and waits, in front of all others."""
         sample = self.running.pop()

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import html
+import math
 import re
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from kvviz.cache.spec import positive
 from kvviz.errors import InvalidRequest
 from kvviz.memory.report import bytes_text, count_text
 from kvviz.sizing.precision import KV_SCHEMES, KVScheme, WeightScheme, kv_scheme, weight_scheme
-from kvviz.sizing.shape import KVLayer, kv_layers
+from kvviz.sizing.shape import KVLayer, counted, kv_layers
 from kvviz.sizing.terms import (
     Overhead,
     Parameters,
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 UNITS = {"B": 1, "KB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30,
          "TIB": 1 << 40}  # fmt: skip
+MOST_SHARDS = 1 << 16
 ENDLESS = 1 << 40  # tokens: what fits so many keeps a window or a state, and fits any number
 
 
@@ -248,21 +249,21 @@ def plan(
     if kv_dtype is None:
         kv_dtype = weights.name if weights.bits == weights.rest_bits and weights.name in KV_SCHEMES else "bf16"
     sizes = sizes_of(config_or_model)
-    asked = None if tokens is None else positive("tokens", tokens)
+    asked = None if tokens is None else counted("tokens", tokens)
     if asked is memory is None and sizes.context is None:
         raise InvalidRequest("name memory or tokens: the config has no max_position_embeddings")
     made = Plan(
         sizes,
         tuple(kv_layers(config_or_model, mla)),
-        count_parameters(config_or_model) if parameters is None else Parameters(positive("parameters", parameters), 0),
+        count_parameters(config_or_model) if parameters is None else Parameters(counted("parameters", parameters), 0),
         None if memory is None else memory_bytes(memory),
         asked or sizes.context or ENDLESS,
-        positive("batch", batch),
+        counted("batch", batch),
         weights,
         kv_scheme(kv_dtype),
-        positive("page_size", page_size),
-        None if window is None else positive("window", window),
-        positive("shards", shards),
+        counted("page_size", page_size),
+        None if window is None else counted("window", window),
+        counted("shards", shards, MOST_SHARDS),
         _overhead(overhead),
         memory if isinstance(memory, str) else "",
     )
@@ -273,16 +274,18 @@ def plan(
 def memory_bytes(memory: int | str) -> int:
     """24 * 1024**3, "24GiB" (2^30 bytes each) or "24GB" (10^9 bytes each). Raises InvalidRequest."""
     if not isinstance(memory, str):
-        return positive("memory", memory)
+        return counted("memory", memory)
     found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([KMGT]?i?B)\s*", memory, re.IGNORECASE)
-    if not found or float(found[1]) == 0:
-        raise InvalidRequest(f"memory must be bytes, or a text such as '24GiB' or '24GB', got {memory!r}")
-    return positive("memory", round(float(found[1]) * UNITS[found[2].upper()]))
+    if not found or not 0 < float(found[1]) < math.inf:
+        raise InvalidRequest(f"memory must be bytes, or a text such as '24GiB' or '24GB', got {memory!r:.40}")
+    return counted("memory", round(float(found[1]) * UNITS[found[2].upper()]))
 
 
 def _overhead(overhead: Overhead | int | None) -> Overhead:
     if overhead is None or isinstance(overhead, Overhead):
         return overhead or Overhead()
-    if isinstance(overhead, bool) or not isinstance(overhead, int) or overhead < 0:
-        raise InvalidRequest(f"overhead must be an Overhead or bytes from 0 up, got {overhead!r}")
-    return Overhead(context=overhead, logits_tokens=0, hidden_copies=0, inner_copies=0)
+    try:
+        context = counted("overhead", overhead, least=0)
+    except InvalidRequest as error:
+        raise InvalidRequest(f"an Overhead, or bytes, are needed: {error}") from None
+    return Overhead(context=context, logits_tokens=0, hidden_copies=0, inner_copies=0)

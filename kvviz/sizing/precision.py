@@ -101,7 +101,7 @@ def dtype_name(dtype: Any, what: str = "dtype") -> str:
     if name not in KV_SCHEMES:
         raise InvalidRequest(
             f"{what} must be one of {', '.join(map(repr, KV_SCHEMES))} or a torch.dtype of 32, 16 or 8 bits that is "
-            f"floating-point, got {dtype!r}"
+            f"floating-point, got {dtype!r:.40}"
         )
     return name
 

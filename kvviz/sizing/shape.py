@@ -19,6 +19,8 @@ FULL, SLIDING = ("full_attention", "attention", "hybrid"), ("sliding_attention",
 # a state of one size instead of keys and values, or neither
 NOTHING = ("linear_attention", "mamba", "conv", "recurrent", "moe", "mlp", "dummy")
 MLA = ("latent", "expanded")
+LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+MOST, MOST_LAYERS = 1 << 60, 1 << 16  # beyond, a number is a mistake, and lists of so many layers would fill the memory
 
 
 @dataclass(frozen=True)
@@ -74,7 +76,7 @@ def kv_bytes_per_token(config_or_model: Any, dtype: Any, mla: str = "latent") ->
 def kv_layers(config_or_model: Any, mla: str = "latent") -> list[KVLayer]:
     """The layers that keep something of each token, in order. Raises InvalidRequest."""
     if mla not in MLA:
-        raise InvalidRequest(f"mla must be 'latent' or 'expanded', got {mla!r}")
+        raise InvalidRequest(f"mla must be 'latent' or 'expanded', got {mla!r:.40}")
     config = read_config(config_or_model)
     layers = []
     for number, (kind, own) in enumerate(layer_kinds(config)):
@@ -143,7 +145,10 @@ def _from_dict(values: dict[str, Any]) -> Any:
     from transformers import CONFIG_MAPPING
 
     kind = values.get("model_type")
-    if kind in CONFIG_MAPPING:
+    for name in LAYERS:
+        if values.get(name) is not None:
+            counted(name, values[name], MOST_LAYERS)
+    if isinstance(kind, str) and kind in CONFIG_MAPPING:
         try:
             return CONFIG_MAPPING[kind].from_dict(values)
         except Exception as error:  # validators of many kinds
@@ -156,7 +161,7 @@ def _from_dict(values: dict[str, Any]) -> Any:
 
 def layer_kinds(config: Any) -> list[tuple[str, Any]]:
     """Type of each layer, and the config that holds for it."""
-    layers = count_of(config, "num_hidden_layers", "n_layer", "n_layers", "num_layers")
+    layers = count_of(config, *LAYERS, most=MOST_LAYERS)
     if not isinstance(config, SimpleNamespace):
         try:
             from transformers.cache_utils import get_layer_types_and_kwargs
@@ -167,8 +172,9 @@ def layer_kinds(config: Any) -> list[tuple[str, Any]]:
     window = value_of(config, "sliding_window") if value_of(config, "use_sliding_window") is not False else None
     kinds = value_of(config, "layer_types", "layers_block_type") or [SLIDING[0] if window else FULL[0]] * layers
     if not isinstance(kinds, list | tuple) or len(kinds) != layers:
-        raise InvalidRequest(f"layer_types must be a list of {layers} types, one for each layer, got {kinds!r:.80}")
-    shared = value_of(config, "num_kv_shared_layers") or 0
+        got = f"{len(kinds)} of them" if isinstance(kinds, list | tuple) else f"a {type(kinds).__name__}"
+        raise InvalidRequest(f"layer_types must be a list of {layers} types, one for each layer, got {got}")
+    shared = count_or_none(config, "num_kv_shared_layers") or 0
     kinds = [*kinds[: layers - shared], *["dummy"] * shared]
     return [(kind, _of_global(config, kind)) for kind in kinds]
 
@@ -185,20 +191,22 @@ def _of_global(config: Any, kind: str) -> Any:
 
 def _layer(config: Any, window: int | None, mla: str) -> KVLayer:
     heads = count_of(config, "num_attention_heads", "n_head", "n_heads", "num_heads")
-    if rank := value_of(config, "kv_lora_rank"):
+    if rank := count_or_none(config, "kv_lora_rank"):
         rope = count_of(config, "qk_rope_head_dim")
         if mla == "latent":
             return KVLayer(1, rank, rope, window, latent=True)
         return KVLayer(heads, count_of(config, "qk_nope_head_dim") + rope, count_of(config, "v_head_dim"), window)
-    if embedding := value_of(config, "n_embd"):  # GPT-2's family reads no head_dim and no number of KV heads
-        return KVLayer(1 if value_of(config, "multi_query") else heads, embedding // heads, embedding // heads, window)
-    dim = value_of(config, "head_dim", "attention_head_dim", "d_kv") or _hidden(config) // heads
+    if embedding := count_or_none(config, "n_embd"):  # GPT-2's family reads no head_dim and no number of KV heads
+        dim = counted("n_embd // n_head", embedding // heads)
+        return KVLayer(1 if value_of(config, "multi_query") else heads, dim, dim, window)
+    named = count_or_none(config, "head_dim", "attention_head_dim", "d_kv")
+    dim = named or counted("hidden_size // num_attention_heads", _hidden(config) // heads)
     kv_heads = _kv_heads(config, heads)
     if (
         window and value_of(config, "model_type") == "mimo_v2_flash"
     ):  # its sliding layers have twice as many; no value says so
         kv_heads *= 2
-    return KVLayer(kv_heads, dim, value_of(config, "v_head_dim") or dim, window)
+    return KVLayer(kv_heads, dim, count_or_none(config, "v_head_dim") or dim, window)
 
 
 def _kv_heads(config: Any, heads: int) -> int:
@@ -211,9 +219,9 @@ def _kv_heads(config: Any, heads: int) -> int:
         config, "num_key_value_heads", "num_kv_heads", "n_head_kv", "multi_query_group_num", "num_query_groups"
     )
     named = named or (inner.get("kv_n_heads") if isinstance(inner, Mapping) else value_of(inner, "kv_n_heads")) or heads
-    if not isinstance(named, int) or named < 1 or heads % named:
-        raise InvalidRequest(f"{named!r} key-value heads do not go into {heads} attention heads")
-    return named
+    if heads % counted("num_key_value_heads", named):
+        raise InvalidRequest(f"{named} key-value heads do not go into {heads} attention heads")
+    return int(named)
 
 
 def _hidden(config: Any) -> int:
@@ -223,9 +231,9 @@ def _hidden(config: Any) -> int:
 def _window(config: Any, kind: str, layer: int) -> int:
     names = ("attention_chunk_size",) if kind == "chunked_attention" else ("sliding_window", "attention_window_size")
     window = value_of(config, *names)
-    if not isinstance(window, int) or window < 1:
-        raise InvalidRequest(f"layer {layer} is of type {kind}, and {names[0]} is {window!r}")
-    return window
+    if window is None:
+        raise InvalidRequest(f"layer {layer} is of type {kind}, and {names[0]} is None")
+    return counted(names[0], window)
 
 
 def value_of(config: Any, *names: str) -> Any:
@@ -233,12 +241,25 @@ def value_of(config: Any, *names: str) -> Any:
     return next((value for name in names if (value := getattr(config, name, None)) is not None), None)
 
 
-def count_of(config: Any, *names: str) -> int:
+def count_of(config: Any, *names: str, most: int = MOST) -> int:
     value = value_of(config, *names)
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+    if value is None:
         kind = value_of(config, "model_type")
-        raise InvalidRequest(
-            f"the config{f' of a {kind} model' if kind else ''} has no {names[0]}"
-            + (f" that is a whole number from 1 up, but {value!r}" if value is not None else "")
-        )
-    return value
+        raise InvalidRequest(f"the config{f' of a {kind} model' if kind else ''} has no {names[0]}")
+    return counted(names[0], value, most)
+
+
+def count_or_none(config: Any, *names: str) -> int | None:
+    """None where the config has no such value, or 0 for one."""
+    return count_of(config, *names) if value_of(config, *names) else None
+
+
+def counted(name: str, value: Any, most: int = MOST, least: int = 1) -> int:
+    """A whole number from `least` to `most`. Raises InvalidRequest, and never prints hundreds of digits."""
+    if isinstance(value, bool) or not hasattr(value, "__index__"):
+        got = f"{value!r:.40}"
+    elif not least <= value.__index__() <= most:
+        got = "more" if value > most else "less"
+    else:
+        return int(value.__index__())
+    raise InvalidRequest(f"{name} must be a whole number from {least} to {most:,}, got {got}")

@@ -15,11 +15,19 @@ from typing import Any, NamedTuple
 import torch
 
 from kvviz.cache.capacity import most_pages, pages_for
-from kvviz.cache.spec import natural, positive
 from kvviz.errors import InvalidRequest
 from kvviz.memory.report import count_text
 from kvviz.sizing.precision import KVScheme, WeightScheme
-from kvviz.sizing.shape import KVLayer, count_of, layer_kinds, read_config, value_of, whole_config
+from kvviz.sizing.shape import (
+    KVLayer,
+    count_of,
+    count_or_none,
+    counted,
+    layer_kinds,
+    read_config,
+    value_of,
+    whole_config,
+)
 
 
 class Term(NamedTuple):
@@ -71,8 +79,8 @@ class Overhead:
     def __post_init__(self) -> None:
         for name in ("context", "hidden_copies", "inner_copies", "logits_bytes", "logits_tokens"):
             if getattr(self, name) is not None:
-                natural(name, getattr(self, name))
-        positive("prefill_chunk", self.prefill_chunk)
+                counted(name, getattr(self, name), least=0)
+        counted("prefill_chunk", self.prefill_chunk)
 
 
 def count_parameters(config_or_model: Any) -> Parameters:
@@ -126,16 +134,17 @@ def sizes_of(config_or_model: Any) -> Sizes:
     config = read_config(config_or_model)
     hidden = count_of(config, "hidden_size", "n_embd", "d_model")
     inner = value_of(config, "intermediate_size", "n_inner", "ffn_dim", "ffn_hidden_size") or 4 * hidden
-    inner = max(inner) if isinstance(inner, list | tuple) else inner
-    experts = value_of(config, "num_experts_per_tok", "top_k_experts") or 0
-    of_experts = experts * (value_of(config, "moe_intermediate_size") or (inner if experts else 0))
+    each = inner if isinstance(inner, list | tuple) else [inner]  # of a layer, or of all
+    inner = max(counted("intermediate_size", size) for size in each)
+    experts = count_or_none(config, "num_experts_per_tok", "top_k_experts") or 0
+    of_experts = experts * (count_or_none(config, "moe_intermediate_size") or (inner if experts else 0))
     return Sizes(
         str(value_of(config, "model_type") or "model"),
         len(layer_kinds(config)),
         hidden,
         max(inner, of_experts),
         count_of(config, "vocab_size"),
-        value_of(config, "max_position_embeddings", "n_positions", "max_seq_len"),
+        count_or_none(config, "max_position_embeddings", "n_positions", "max_seq_len"),
     )
 
 

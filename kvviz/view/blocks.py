@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvviz.errors import ViewError
 from kvviz.view import poster
+from kvviz.view.excerpt import Excerpt, scenes
 from kvviz.view.html import View
 from kvviz.view.scene import Scene, refuse_options
 
@@ -22,6 +23,7 @@ def block_map(
     autoplay: bool = False,
     theme: str = "auto",
     fold: bool | None = None,
+    events: tuple[int, int] | None = None,
 ) -> View:
     """A moving map of one device's memory.
 
@@ -31,22 +33,50 @@ def block_map(
     fold: the segments in which no block is born or dies and which are there throughout become one bar at the top, and
     the byte scale is that of the others. None: where they are more than a third of the reserved bytes. The player has a
     button for it.
+    events: (i, j) shows events i to j alone, 0 ≤ i < j ≤ len(trace); what lived before them is there from the start.
+    None: all; of more than a million, a notebook gets the million around the opening event, and the picture says so;
+    save_html(path) has all.
 
-    Raises ViewError for an unknown device, start, renderer, theme or fold; InconsistentTrace where no true picture exists.
+    Raises ViewError for an unknown device, start, renderer, theme, fold or part; InconsistentTrace where no true picture exists.
     """
     refuse_options(renderer, theme, title)
     if fold not in (None, True, False):
         raise ViewError(f"fold must be True, False or None, not {fold!r}")
-    scene = Scene(trace, device, start, fold)
+    scene, part = scenes(trace, device, start, fold, events)
     title = "Block map by address" if title is None else title
     where = f"device {device} · " if len(trace.devices) > 1 else ""
-    subtitle = f"{where}Segments in address order on one byte scale; colour = owner, hatch = reserved but inactive"
-    folded = f"{where}Segments in address order on one byte scale; the folded ones, in the top bar, on another"
-    words = scene.words(mapped=True)
-    png = poster.block_map(scene, title, folded if scene.folded else subtitle)
     if renderer == "plotly":
-        from kvviz.view.plotly_map import figure
+        return _plotly(scene, title, where, theme)
+    options = {"autoplay": bool(autoplay), "theme": theme}
+    if part is None:
+        return _player(scene, title, where, options)
+    _ = scene.places  # raises here, not when it is looked at
+    return Excerpt(
+        title, "blocks", lambda: _player(part(), title, where, options), lambda: _player(scene, title, where, options)
+    )
 
-        return View(title, words, png, figure=figure(scene, title, "light" if theme == "auto" else theme))
+
+def _subtitles(scene: Scene, where: str) -> tuple[str, str]:
+    """Where all is shown, and where what never changes is folded."""
+    where = f"{scene.part} · {where}" if scene.part else where
+    return (
+        f"{where}Segments in address order on one byte scale; colour = owner, hatch = reserved but inactive",
+        f"{where}Segments in address order on one byte scale; the folded ones, in the top bar, on another",
+    )
+
+
+def _player(scene: Scene, title: str, where: str, options: dict[str, Any]) -> View:
+    subtitle, folded = _subtitles(scene, where)
+    png = poster.block_map(scene, title, folded if scene.folded else subtitle)
     data = scene.pack("blocks", title, subtitle, folded)
-    return View(title, words, png, data=data, options={"autoplay": bool(autoplay), "theme": theme})
+    return View(title, scene.words(mapped=True), png, data=data, options=options)
+
+
+def _plotly(scene: Scene, title: str, where: str, theme: str) -> View:
+    from kvviz.view.plotly_map import figure
+
+    subtitle, folded = _subtitles(scene, where)
+    png = poster.block_map(scene, title, folded if scene.folded else subtitle)
+    return View(
+        title, scene.words(mapped=True), png, figure=figure(scene, title, "light" if theme == "auto" else theme)
+    )

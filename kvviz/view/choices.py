@@ -11,8 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from kvviz.errors import ViewError
-from kvviz.view.bundle import player_source, shell_source
+from kvviz.view.bundle import script
 from kvviz.view.html import View
+from kvviz.view.theme import CHART_STYLE
 
 
 class Axis(NamedTuple):
@@ -76,10 +77,9 @@ class Choices(View):
         return (
             f'<div class="kvviz-choices" data-kvviz="{name}"><div class="kvviz-words">{opens.words}</div>'
             f'<div style="display:flex;flex-wrap:wrap;align-items:flex-start;gap:0 10px">{players}</div>'
-            f'<img class="kvviz-curves" alt="" src="{_data_uri(opens.curves)}" '
+            f'{CHART_STYLE}<img class="kvviz-curves" alt="" src="{_data_uri(opens.curves)}" '
             f'style="width:100%;max-width:{width(opens.curves)}px"></div>\n'
-            f'<script type="module">{player_source(opens.view.kind)}\n{shell_source("choices")}\n'
-            f'await bootChoices("{name}",{data});</script>'
+            f"{script(name, opens.view.kind, data, 'choices')}"
         )
 
 

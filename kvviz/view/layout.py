@@ -137,8 +137,13 @@ def rows_for(size: int, width: float, rest: bool = False) -> int:
     return max(1, min(most, math.ceil(size / (each << 20))))
 
 
-def flow(cuts: np.ndarray, unit: int, width: float, folded: np.ndarray | None = None) -> Flow:
-    """Lay the pieces between `cuts` out over `width` px. folded: which of them go into the bar at the top instead."""
+def flow(
+    cuts: np.ndarray, unit: int, width: float, folded: np.ndarray | None = None, most: float = math.inf
+) -> Flow:
+    """Lay the pieces between `cuts` out over `width` px.
+
+    folded: which of them go into the bar at the top instead. most: px per unit, beyond which nothing is enlarged.
+    """
     edges = [int(c) for c in cuts]
     shown = [(a, b) for k, (a, b) in enumerate(zip(edges, edges[1:], strict=False)) if folded is None or not folded[k]]
     total, pieces = sum(b - a for a, b in shown), len(shown)
@@ -146,7 +151,7 @@ def flow(cuts: np.ndarray, unit: int, width: float, folded: np.ndarray | None = 
     rows = rows_for(total * unit, width, top > 0)
     row_height = 32 if rows <= 4 else 24
     gap = min(4, 0.2 * width * rows / pieces) if pieces else 0
-    scale = (width * rows - gap * pieces) / total if total else 1.0
+    scale = min(most, (width * rows - gap * pieces) / total if total else 1.0)
     parts: list[Part] = []
     for _ in range(24):
         parts = _place(shown, scale, width, gap)

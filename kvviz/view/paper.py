@@ -161,8 +161,10 @@ class Paper:
         else:
             pen.rounded_rectangle(box, min(4, span.w / 2) * k, fill, outline, 1, corners=corners)
 
-    def png(self) -> bytes:
-        """The picture as a PNG of its inks and the most frequent shades between them; all else goes to the nearest."""
+    def png(self, soon: bool = False) -> bytes:
+        """The picture as a PNG of its inks and the most frequent shades between them; all else goes to the nearest.
+
+        soon: in a quarter of the time, and a tenth larger."""
         red, green, blue = np.moveaxis(np.asarray(self.image).astype("u4"), 2, 0)
         code = (red >> 3) << 11 | (green >> 2) << 5 | blue >> 3
         count = np.bincount(code.ravel(), minlength=1 << 16)
@@ -176,7 +178,7 @@ class Paper:
         few = Image.fromarray(nearest[code])
         few.putpalette(palette.astype("u1").tobytes())
         out = io.BytesIO()
-        few.save(out, "PNG", optimize=True)
+        few.save(out, "PNG", compress_level=7 if soon else 9)
         return out.getvalue()
 
     def _ink(self, name: str) -> str:

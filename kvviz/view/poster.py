@@ -25,7 +25,8 @@ from kvviz.view.theme import Owner
 
 # scale, and px from which a block gets a label: what is tried until the file is small enough
 _ATTEMPTS = ((2, 11), (1.75, 11), (1.75, 60), (1.5, 90), (1, 10_000))
-_MANY = 150  # live blocks whose labels are known not to fit at the first
+_LONG = 250_000  # events: there the reader has waited already
+_MANY = (150, 500, 2_000, 10_000)  # living blocks, beyond each of which one attempt more is known to be in vain
 
 
 def block_map(scene: Scene, title: str, subtitle: str) -> bytes:
@@ -34,7 +35,7 @@ def block_map(scene: Scene, title: str, subtitle: str) -> bytes:
     legend_top = TOP + laid.height + 18
     live = int(np.count_nonzero((scene.blocks.born < scene.start) & (scene.start <= scene.blocks.died)))
     png = b""
-    for scale, label_from in _ATTEMPTS[live > _MANY :]:
+    for scale, label_from in _ATTEMPTS[sum(live > many for many in _MANY) :]:
         lines = _legend(Paper(1, 1, scale), scene, legend_top)  # a trial, to know its height
         plot_top = legend_top + 24 * lines + 6
         paper = Paper(WIDTH, plot_top + PLOT_TOP + PLOT_HEIGHT + PLOT_FOOT + 34, scale)
@@ -43,7 +44,7 @@ def block_map(scene: Scene, title: str, subtitle: str) -> bytes:
         _legend(paper, scene, legend_top)
         plot(paper, scene, plot_top)
         footer(paper, scene)
-        png = paper.png()
+        png = paper.png(soon=scene.events > _LONG)
         if len(png) <= LIMIT:
             break
     return png
@@ -86,7 +87,7 @@ def _map(paper: Paper, scene: Scene, laid: Flow, label_from: float) -> None:
     labels: list[tuple[Span, Span | None, Owner, int]] = []  # the block, its over-reserved part, owner, bytes
     waiting: dict[str, list[Span]] = {}
     thin: list[tuple[Span, str]] = []
-    for row in np.flatnonzero((b.born < i) & (i <= b.died)).tolist():
+    for row in _seen(scene, laid.scale * paper.scale).tolist():
         owner, size, asked = scene.owners[int(b.owner[row])], int(b.size[row]), int(b.requested[row])
         start, over = int(places[row]), (size - asked) / unit
         tints = spans(start + asked / unit, over) if over * laid.scale >= 2 else []
@@ -113,6 +114,16 @@ def _map(paper: Paper, scene: Scene, laid: Flow, label_from: float) -> None:
     for span, tint, owner, size in labels:
         if span.w >= label_from:
             _label(paper, span, tint, owner, size, h)
+
+
+def _seen(scene: Scene, scale: float) -> np.ndarray:
+    """Rows of the living blocks; of those within one pixel, one of each owner. scale: pixels per unit."""
+    b, i = scene.blocks, scene.start
+    living = np.flatnonzero((b.born < i) & (i <= b.died))
+    small = b.size[living] // scene.unit * scale < 1
+    pixel = (scene.places[living[small]] * scale).astype("i8")
+    _, first = np.unique(pixel * len(scene.owners) + b.owner[living[small]], return_index=True)
+    return np.sort(np.concatenate([living[~small], living[small][first]]))
 
 
 def _bar(paper: Paper, scene: Scene) -> None:
@@ -179,6 +190,10 @@ def _legend(paper: Paper, scene: Scene, top: float) -> int:
 def _swatch(paper: Paper, kind: str, spot: Span) -> None:
     if kind == "dash":
         paper.dashes(spot, 16)
+    elif kind == "rest":
+        paper.rect(spot.x, spot.y, 16, 16, "muted")
+        for y in range(3, 16, 4):
+            paper.rect(spot.x, spot.y + y, 16, 1, "paper")
     elif kind == "tint":
         paper.rect(spot.x, spot.y, 8, 16, "muted")
         paper.frame(spot, 16, "muted")

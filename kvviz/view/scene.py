@@ -13,6 +13,7 @@ from kvviz.memory.check import traced
 from kvviz.memory.trace import Action
 from kvviz.view import fold as folding
 from kvviz.view.base import Base, base_of
+from kvviz.view.inspecting import inspecting
 from kvviz.view.layout import Axis, Flow, axis_of, flow
 from kvviz.view.pack import Column, pack
 from kvviz.view.sheet import Series
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 RENDERERS = ("auto", "player", "plotly")
 THEMES = ("auto", "light", "dark")
 OOM = int(Action.OOM)
+MANY = 2000  # blocks at the peak, beyond which some are likely to be drawn together
 UNIT = 512  # bytes; PyTorch's allocator hands out nothing finer
 
 
@@ -54,6 +56,8 @@ class Scene:
         lives = trace.lifetimes(device)
         self.blocks, self.segments = lives.blocks, lives.segments
         self._wish = fold
+        self.part = ""  # says which part of a longer run this is
+        self.most = math.inf  # px per unit of the map, where two maps have one scale
 
     @cached_property
     def series(self) -> list[Series]:
@@ -97,7 +101,8 @@ class Scene:
 
     def flow(self, width: float) -> Flow:
         """The map as it opens, laid out over `width` px."""
-        return flow(self.axis.cuts, self.unit, width, self.fold.pieces if self.fold and self.folded else None)
+        folded = self.fold.pieces if self.fold and self.folded else None
+        return flow(self.axis.cuts, self.unit, width, folded, self.most)
 
     def share(self, owner: int, size: int) -> str:
         """A share of the bar in words."""
@@ -172,6 +177,9 @@ class Scene:
         keys = [("hatch", "cached, inactive"), ("dash", "not reserved")]
         if ((b.size - b.requested) >= UNIT).any():
             keys.insert(0, ("tint", "over-reserved part"))
+        living = np.count_nonzero((b.born < self.peak) & (self.peak <= b.died))
+        if living > MANY:
+            keys.insert(0, ("rest", "many small blocks"))
         if (b.died - b.freed > 1).any() or ((b.freed < self.events) & (b.died == self.events)).any():
             keys.insert(0, ("wait", "awaiting free"))
         return keys
@@ -183,7 +191,8 @@ class Scene:
         state = f"State after event {i:,} of {self.events:,}: {figures}"
         bar = f"; {self.fold_words}" if mapped and self.folded else ""
         late = f". The timeline's scale starts at {self.base.text}" if self.base.size else ""
-        return f"{state}{bar}{late}. Numbers from: {self.trace.origin}"
+        part = f". {self.part}" if self.part else ""
+        return f"{state}{bar}{late}{part}. Numbers from: {self.trace.origin}"
 
     def meta(self, kind: str, title: str, subtitle: str) -> dict[str, Any]:
         """What the player needs beside the columns."""
@@ -250,6 +259,7 @@ class Scene:
             # real addresses pass 2**53, beyond which JavaScript's numbers are not exact
             islands = zip(self.axis.offsets.tolist(), self.axis.starts.tolist(), strict=True)
             meta["islands"] = [[place, str(address)] for place, address in islands]
+            meta |= inspecting(self)
             if self.fold is not None:
                 meta["fold"] = self._fold_meta(folded_subtitle)
                 columns["still"] = Column(self.fold.pieces.astype("i8"))

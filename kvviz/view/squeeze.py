@@ -32,7 +32,7 @@ def squeeze(source: str) -> str:
 
     code = _TOKEN.sub(keep, source)
     code = re.sub(r"(?<=[\w)\]]) ([+-]=?) (?=[\w(\[])", r"\1", code)  # but a + +b keeps its blanks
-    code = re.sub(r"\s*([^\w\s$+\-])\s*", r"\1", code)
+    code = re.sub(r"\s+(?=[^\w\s$+\-])|(?<=[^\w\s$+\-])\s+", "", code)
     rest = iter(texts)
     return re.sub(_HERE, lambda _: next(rest), code).strip()
 

@@ -1,7 +1,7 @@
 """Colours: owners' colours, and the inks of the light and the dark theme. The player and the stills use these alone.
 
 Owners' colours are the seven of Okabe and Ito plus a wine red: told apart with normal, deutan, protan and tritan vision
-(smallest ΔE 16). Each brings the ink whose contrast on it passes 4.5 : 1. Everything that is not an owner is neutral.
+(smallest ΔE2000 10.9). Each brings the ink whose contrast on it passes 4.5 : 1. Everything that is not an owner is neutral.
 """
 
 from __future__ import annotations
@@ -30,6 +30,17 @@ DARK = {
     "text": "#e6edf3", "muted": "#98a2ad", "free": "#161c24", "hatch": "#414b57", "edge": "#5c6672", "dash": "#3d4651",
     "focus": "#58a6ff", "scrim": "#010409", "back": "#262e38", "front": "#515d6b", "line": "#e6edf3", "tint": 0.38,
 }  # fmt: skip
+
+# for explorers' charts, class kvviz-curves: drawn for light paper, turned over where the page is dark; player/theme.js
+# asks the same questions in JavaScript
+_TURNED = "{filter:invert(.93) hue-rotate(180deg)}"
+CHART_STYLE = (
+    "<style>body:is([data-jp-theme-light=false],[data-vscode-theme-kind$=dark],[data-vscode-theme-kind=vscode-high-contrast],"
+    f".vscode-dark) .kvviz-curves,html:is([theme=dark],[data-theme=dark]) .kvviz-curves{_TURNED}"
+    "@media screen and (prefers-color-scheme:dark){html:not([theme],[data-theme])>"
+    f"body:not([data-jp-theme-light],[class*=vscode-]) .kvviz-curves{_TURNED}}}"
+    "@media print{.kvviz-curves{filter:none!important}}</style>"
+)
 
 
 @dataclass(frozen=True)

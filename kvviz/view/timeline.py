@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from kvviz.view import charts, poster
+from kvviz.view.excerpt import Excerpt, scenes
 from kvviz.view.html import View
 from kvviz.view.scene import SERIES, Scene, refuse_options
 
@@ -23,6 +24,7 @@ def timeline(
     renderer: str = "auto",
     start: int | None = None,
     theme: str = "auto",
+    events: tuple[int, int] | None = None,
 ) -> View:
     """The three totals of one device after 0 … len(trace) events.
 
@@ -31,14 +33,15 @@ def timeline(
     start: the number of events at which the cursor stands first; None is the peak of allocated bytes.
     renderer: "player" (also "auto") has a cursor that plays and scrubs; "plotly" is a line chart of at most 2,000
     points a line, no minimum or maximum lost. theme: "auto" follows the page, "light", "dark".
+    events: (i, j) shows events i to j alone, 0 ≤ i < j ≤ len(trace). None: all; of more than a million, a notebook gets
+    the million around the opening event, and the picture says so; save_html(path) has all.
 
-    Raises ViewError for an unknown device, start, renderer or theme.
+    Raises ViewError for an unknown device, start, renderer, theme or part.
     """
     refuse_options(renderer, theme, title)
-    scene = Scene(trace, device, start)
+    scene, part = scenes(trace, device, start, None, events)
     title = "Memory over time" if title is None else title
     where = f"device {device} · " if len(trace.devices) > 1 else ""
-    subtitle = f"{where}What the allocator reserved and handed out, and what the program asked for"
     if renderer == "plotly":
         marks = [(scene.peak, "peak")] if scene.events else []
         view = charts.lines(
@@ -47,6 +50,17 @@ def timeline(
             theme="dark" if theme == "dark" else "light", floor=scene.base.size,
         )  # fmt: skip
         return View(title, scene.words(), view.png, figure=view.figure)
+    options = {"theme": theme}
+    if part is None:
+        return _player(scene, title, where, options)
+    return Excerpt(
+        title, "timeline", lambda: _player(part(), title, where, options), lambda: _player(scene, title, where, options)
+    )
+
+
+def _player(scene: Scene, title: str, where: str, options: dict[str, Any]) -> View:
+    part = f"{scene.part} · " if scene.part else ""
+    subtitle = f"{part}{where}What the allocator reserved and handed out, and what the program asked for"
     png = poster.timeline(scene, title, subtitle)
     data = scene.pack("timeline", title, subtitle)
-    return View(title, scene.words(), png, data=data, kind="timeline", options={"theme": theme})
+    return View(title, scene.words(), png, data=data, kind="timeline", options=options)

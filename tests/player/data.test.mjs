@@ -1,8 +1,9 @@
 import assert from "node:assert/strict";
 import { test } from "node:test";
-import { LiveRows, decode } from "../../kvviz/view/player/data.js";
+import { LiveRows, decode, grouped, totals } from "../../kvviz/view/player/data.js";
 import { formatBytes, formatCount, formatShort } from "../../kvviz/view/player/format.js";
-import { flow, partAt, spans, unitAt } from "../../kvviz/view/player/layout.js";
+import { flow, unitAt } from "../../kvviz/view/player/layout.js";
+import { partAt, spans } from "./spans.mjs";
 
 function chance(seed) { // mulberry32
   return () => {
@@ -18,12 +19,45 @@ test("living rows are those with born < i <= died, whatever the way there", () =
     const random = chance(seed), n = 1 + Math.floor(random() * 3000), rows = Math.floor(random() * 400);
     const born = Int32Array.from({ length: rows }, () => Math.floor(random() * (n + 1)) - 1).sort();
     const died = born.map((b) => Math.min(n, b + 1 + Math.floor(random() ** 3 * n)));
-    const live = new LiveRows(born, died, n);
+    const of = born.map(() => Math.floor(random() * 3)), size = Float64Array.from(born, () => Math.floor(random() * 2 ** 40));
+    const live = new LiveRows(born, died, n, { of, size, count: 3 });
     for (let k = 0; k < 60; k++) {
       const i = k === 0 ? 0 : k === 1 ? n : Math.floor(random() * (n + 1));
       live.seek(i);
       const expected = [...born.keys()].filter((r) => born[r] < i && i <= died[r]);
       assert.deepEqual([...live.rows()].sort((a, b) => a - b), expected, `seed ${seed}, after event ${i} of ${n}`);
+      const sums = [0, 1, 2].map((g) => expected.reduce((sum, r) => sum + (of[r] === g ? size[r] : 0), 0));
+      assert.deepEqual([...live.sums], sums);
+      const j = Math.floor(random() * (n + 1)), [low, high] = [Math.min(i, j), Math.max(i, j)];
+      const between = [...born.keys()].some((r) => (born[r] >= low && born[r] < high) || (died[r] >= low && died[r] < high));
+      assert.equal(live.changes(i, j), between);
+    }
+  }
+});
+
+test("lists of living rows stay few where many live", () => {
+  const n = 200_000, rows = 100_000; // all live to the end, so that each list is longer than the one before
+  const born = Int32Array.from({ length: rows }, (_, r) => 2 * r - 1), died = born.map(() => n);
+  const live = new LiveRows(born, died, n);
+  assert.ok(live.frames.reduce((sum, frame) => sum + frame.length, 0) <= 4e6);
+  for (const i of [0, 77_777, n, 123_456]) {
+    live.seek(i);
+    assert.equal(live.count, born.filter((b) => b < i).length);
+  }
+});
+
+test("rows are grouped by their event, totals are those of a slow count", () => {
+  for (let seed = 1; seed <= 20; seed++) {
+    const random = chance(seed), n = Math.floor(random() * 40), rows = Math.floor(random() * 60);
+    const event = Int32Array.from({ length: rows }, () => Math.floor(random() * (n + 2)) - 1); // -1 and n: none
+    const [from, list] = grouped(event, n);
+    for (let e = 0; e < n; e++) {
+      assert.deepEqual([...list.subarray(from[e], from[e + 1])], [...event.keys()].filter((r) => event[r] === e));
+    }
+    const until = event.map((e) => Math.min(n, e + Math.floor(random() * 9))), size = event.map((_, r) => r + 1);
+    const sums = totals(n, event, until, size);
+    for (let i = 0; i <= n; i++) {
+      assert.equal(sums[i], size.reduce((sum, s, r) => sum + (event[r] < i && i <= until[r] ? s : 0), 0));
     }
   }
 });

@@ -1,5 +1,6 @@
 // node layouts.mjs '{"cuts": […], "unit": 512, "widths": […], "folded": […] or null, …}' prints the layout for each width.
-import { bar, flow, spans, unitAt } from "../../kvviz/view/player/layout.js";
+import { bar, flow, unitAt } from "../../kvviz/view/player/layout.js";
+import { spans } from "./spans.mjs";
 
 const { cuts, unit, widths, ranges, folded, shares } = JSON.parse(process.argv[2]);
 console.log(JSON.stringify(widths.map((width) => {

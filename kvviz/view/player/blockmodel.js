@@ -1,6 +1,6 @@
 // The block map's data: what the allocator held after any event. No DOM; tested in node.
 
-import { LiveRows, totals } from "./data.js";
+import { LiveRows, grouped, totals } from "./data.js";
 import { formatBytes, formatCount } from "./format.js";
 import { KINDS } from "./kinds.js";
 
@@ -49,20 +49,29 @@ export class BlockModel {
       { name: "requested", values: this.requested, format: formatBytes },
     ];
     this.marks = meta.marks; // [state, name], sorted
-    this.blocks = new LiveRows(this.born, this.died, n);
+    this.blocks = new LiveRows(this.born, this.died, n, { of: this.owner, size: this.size, count: meta.owners.length });
     this.segments = new LiveRows(this.segment.born, this.segment.died, n);
+    this.order = Int32Array.from(this.segment.address.keys()).sort((a, b) => this.segment.address[a] - this.segment.address[b]);
+    this.rank = new Int32Array(this.order.length);
+    this.order.forEach((row, rank) => (this.rank[row] = rank));
+    /** @type {{address: number, units: number, stream: number, kind: number}[] | null} */
     this.inOrder = null;
+    /** @type {Int32Array[] | null} */
+    this.byFreed = null;
+    /** @type {{verb: string, text: string, address: number, units: number}[] | null} */
+    this.done = null;
     this.islands = new Set((meta.islands || []).map(([place]) => place)); // neighbours on the axis, not in memory
-    this.pos = this.blocks.pos;
+    this.pos = 0;
     this.seek(n);
   }
 
   /** Go to the state after i events. @param {number} i 0 … n */
   seek(i) {
+    if (this.segments.changes(this.pos, i)) this.inOrder = null;
     this.blocks.seek(i);
     this.segments.seek(i);
     this.pos = i;
-    this.inOrder = null;
+    this.done = null;
   }
 
   /** Is the block freed by the program but still in use by another stream? @param {number} row */
@@ -71,13 +80,15 @@ export class BlockModel {
   }
 
   /**
-   * Segments of this state in address order; touching ranges of one expandable segment joined.
+   * Segments of this state in address order; touching ranges of one expandable segment joined. The same array as long as
+   * no segment changes.
    * @returns {{address: number, units: number, stream: number, kind: number}[]} kind: 1 small pool, 2 expandable
    */
   segmentsNow() {
     if (this.inOrder) return this.inOrder;
     const s = this.segment, joined = [];
-    for (const row of this.segments.rows().slice().sort((a, b) => s.address[a] - s.address[b])) {
+    for (const rank of this.segments.rows().map((row) => this.rank[row]).sort()) {
+      const row = this.order[rank];
       const last = joined[joined.length - 1], kind = s.kind[row];
       const touches = last && last.address + last.units === s.address[row] && last.stream === s.stream[row];
       if (touches && !this.islands.has(s.address[row]) && kind & 2 && last.kind & 2) last.units += s.units[row];
@@ -88,9 +99,7 @@ export class BlockModel {
 
   /** Active bytes of each owner in this state. @returns {Float64Array} */
   ownerBytes() {
-    const bytes = new Float64Array(this.meta.owners.length);
-    for (const row of this.blocks.rows()) bytes[this.owner[row]] += this.size[row];
-    return bytes;
+    return this.blocks.sums;
   }
 
   /** What the legend names beside the drawing's keys. @returns {{name: string, letter: string, color: string, ink: string}[]} */
@@ -126,6 +135,10 @@ export class BlockModel {
    * @returns {{verb: string, text: string, address: number, units: number}[]} units 0: nothing to point at
    */
   happened() {
+    return (this.done ??= this.lastEvent());
+  }
+
+  lastEvent() {
     const e = this.pos - 1, done = [];
     if (e < 0) return [{ verb: "start", text: "before the first event", address: 0, units: 0 }];
     const block = (verb, r, why) => done.push({
@@ -134,7 +147,8 @@ export class BlockModel {
     });
     const { blocks, segments, segment } = this;
     for (let r = blocks.bornFrom[e]; r < blocks.bornFrom[e + 1]; r++) block("alloc", r, this.stackOf(r));
-    for (const r of blocks.rows()) if (this.freed[r] === e) block("free requested", r, this.bornText(r));
+    const [from, rows] = (this.byFreed ??= grouped(this.freed, this.n));
+    for (let k = from[e]; k < from[e + 1]; k++) if (this.died[rows[k]] !== e) block("free requested", rows[k], this.bornText(rows[k]));
     for (let k = blocks.diedFrom[e]; k < blocks.diedFrom[e + 1]; k++) {
       const r = blocks.diedRows[k];
       block(this.freed[r] === e ? "free" : "free completed", r, this.bornText(r));

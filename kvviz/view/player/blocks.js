@@ -1,32 +1,46 @@
 // Draws the block map: every byte the allocator ever reserved, and what it is doing now.
 
 import { BlockModel } from "./blockmodel.js";
+import { Detail } from "./detail.js";
 import { el } from "./dom.js";
-import { SANS, pattern } from "./draw.js";
-import { formatBytes, formatCount, formatShort } from "./format.js";
+import { SANS, mix, pattern, round, say } from "./draw.js";
+import { drawFoldBar } from "./foldbar.js";
 import { KINDS } from "./kinds.js";
-import { FOLD_HEIGHT, bar, flow, spans, unitAt } from "./layout.js";
+import { drawLabels } from "./labels.js";
+import { Outlines } from "./outlines.js";
+import { MapPlaces } from "./places.js";
+import { Screen } from "./screen.js";
+import { Strips, packed } from "./strips.js";
 
 const BLOCK_CSS = `
 .legend i.wait { background: repeating-linear-gradient(45deg, var(--muted) 0 2px, var(--paper) 2px 4px);
+  border: 1px solid var(--muted); }
+.legend i.rest { background: repeating-linear-gradient(0deg, var(--muted) 0 3px, var(--paper) 3px 4px);
   border: 1px solid var(--muted); }
 .switch { display: flex; }
 .switch button { width: auto; padding: 0 10px; border-radius: 8px 0 0 8px; }
 .switch button + button { border-radius: 0 8px 8px 0; margin-left: -1px; }
 .switch button[aria-pressed=true] { background: var(--text); border-color: var(--text); color: var(--paper); }
 `;
-const RADIUS = 4;
-const THIN = 1; // px: what would be narrower is drawn this wide, on top of the rest, so that nothing vanishes
+const LABELLED = 11; // px: a letter fits
+const FAINT = 0.18; // of the colour of what is filtered out
 
-export class BlockMap {
+export class BlockMap extends MapPlaces {
   /** @param {BlockModel} model */
   constructor(model) {
-    this.model = model;
-    this.fold = model.meta.fold; // what never changes, if there is such a thing
-    this.folded = Boolean(this.fold?.folded); // is it one bar now?
+    super(model);
     this.keys = this.fold ? [["f", "fold"]] : [];
     this.css = BLOCK_CSS;
-    this.widths = new Map(); // text -> px
+    /** What colours mean. of: block -> index of its ink. @type {{inks: any[], of: (row: number) => number}} */
+    this.paint = { inks: model.meta.owners, of: (row) => this.model.owner[row] };
+    /** Which blocks are filtered out. @type {((row: number) => boolean) | null} */
+    this.veiled = null;
+    this.picked = -1; // a block that is framed while it lives
+    this.followed = false; // is it framed, dashed, also before and after?
+    /** @type {HTMLButtonElement[]} */
+    this.buttons = [];
+    this.dpr = 1;
+    this.screen = this.outlines = null; // made when they are needed
   }
 
   get subtitle() {
@@ -50,12 +64,8 @@ export class BlockMap {
 
   /** @param {number} width px @returns {number} height in px */
   layout(width) {
-    this.buttons?.forEach((button, k) => button.setAttribute("aria-pressed", String(this.folded === (k === 1))));
-    const starts = [...this.model.cuts];
-    this.flow = flow(starts, this.model.unit, width, this.folded ? this.model.still : null);
-    this.end = starts[starts.length - 1] || 0;
-    this.width = width;
-    return Math.max(this.flow.height, 24);
+    this.buttons.forEach((button, k) => button.setAttribute("aria-pressed", String(this.folded === (k === 1))));
+    return super.layout(width);
   }
 
   /** @param {any} T inks of the theme @param {number} dpr */
@@ -63,207 +73,152 @@ export class BlockMap {
     this.T = T;
     this.dpr = dpr;
     this.hatch = pattern(dpr, 6, T.free, T.hatch, 1, false);
-    this.waiting = this.model.meta.owners.map((o) => pattern(dpr, 5, T.paper, o.color, 1.6, true));
+    this.looks = this.paint.inks.map(({ color }) => ({
+      solid: packed(color), tint: packed(mix(color, T.paper, T.tint)), faint: packed(mix(color, T.paper, FAINT)), waiting: null,
+    }));
+    this.screen = null;
   }
 
   /** @param {CanvasRenderingContext2D} g scaled to CSS px */
   draw(g) {
-    const { T, model, flow: { height, rowHeight } } = this;
-    g.clearRect(0, 0, this.width, height + 1);
+    if (this.shownAs !== `${this.zoom.low} ${this.zoom.high}`) this.layout(this.width);
+    const { T, model, flow: laid, width, dpr } = this;
+    if (this.screen?.flow !== laid) this.aim();
     const segments = model.segmentsNow();
-    if (this.folded) this.drawBar(g);
-    this.drawUnreserved(g, segments);
-    const outlines = segments.flatMap((s) => this.rects(s.address, s.units));
-    g.fillStyle = this.hatch;
-    trace(g, outlines, rowHeight, 0);
-    g.fill();
-    const labels = this.drawBlocks(g);
-    trace(g, outlines, rowHeight, 0); // blocks are square: cut them to the segments' corners
-    for (const { x, y, w } of outlines) g.rect(x, y, w, rowHeight);
-    g.fillStyle = T.paper;
-    g.fill("evenodd");
-    g.strokeStyle = T.edge;
-    g.lineWidth = 1;
-    trace(g, outlines, rowHeight, 0.5);
-    g.stroke();
-    this.drawLabels(g, labels);
+    if (this.outlines?.segments !== segments || this.outlines.screen !== this.screen) {
+      this.outlines = new Outlines(this.screen, segments, this.end);
+    }
+    g.clearRect(0, 0, width, this.whole.height + 1);
+    if (this.folded) drawFoldBar(g, this);
+    this.outlines.drawGaps(g, T, this.crowds);
+    this.strips.clear();
+    this.outlines.drawHeld(g, T, this.hatch, this.strips);
+    const labels = this.paintBlocks(g);
+    this.outlines.paintSides(T, this.strips);
+    this.strips.stamp(g, laid, dpr, [[0, laid.rowHeight]]);
+    this.crowds.stamp(g, laid, dpr, Array.from({ length: laid.rowHeight / 4 }, (_, k) => [4 * k + 3, 1]));
+    this.outlines.drawFrames(g, T);
+    drawLabels(g, labels, laid.rowHeight, T);
+    this.drawPicked(g);
     this.drawEvent(g);
     if (!segments.length && !this.end) this.drawNothing(g);
   }
 
-  /** The rectangles of a range, edges on whole pixels of the screen, so that they are sharp. */
-  rects(start, units, apart = false) {
-    const rects = spans(this.flow, start, units, apart), { dpr } = this;
-    for (const r of rects) {
-      const right = Math.round((r.x + r.w) * dpr) / dpr;
-      r.x = Math.round(r.x * dpr) / dpr;
-      r.w = right - r.x;
-    }
-    return rects;
+  /** What depends on where addresses lie on the screen. */
+  aim() {
+    this.screen = new Screen(this.flow, this.width, this.dpr);
+    this.detail = new Detail(this.screen, this.model.address.length, this.paint.inks.length);
+    this.strips = new Strips(this.screen.width, this.screen.lines);
+    this.crowds = new Strips(this.screen.width, this.screen.lines);
   }
 
-  /** @returns {{x: number, w: number, owner: any, bytes: number}[]} owner: undefined where inactive */
-  shares() {
-    const { fold: { shares }, width, dpr, model } = this;
-    let x = 0;
-    return bar(shares.map((s) => s[1]), width).map((w, k) => {
-      const from = Math.round(x * dpr) / dpr;
-      x += w;
-      return { x: from, w: Math.round(x * dpr) / dpr - from, owner: model.meta.owners[shares[k][0]], bytes: shares[k][1] };
-    });
-  }
-
-  /** What is folded: the owners' shares of it, and what it is. */
-  drawBar(g) {
-    const { T, width } = this, shares = this.shares();
-    g.save();
-    trace(g, [{ x: 0, y: 0, w: width, first: true, last: true }], FOLD_HEIGHT, 0);
-    g.clip();
-    for (const { x, w, owner } of shares) {
-      g.fillStyle = owner ? owner.color : T.free;
-      g.fillRect(x, 0, w, FOLD_HEIGHT);
-      g.fillStyle = T.paper;
-      if (x) g.fillRect(x - 0.5, 0, 0.5, FOLD_HEIGHT);
-    }
-    g.restore();
-    g.strokeStyle = T.edge;
-    g.lineWidth = 1;
-    trace(g, [{ x: 0, y: 0, w: width, first: true, last: true }], FOLD_HEIGHT, 0.5);
-    g.stroke();
-    g.font = `600 11px ${SANS}`;
-    g.textBaseline = "middle";
-    g.textAlign = "left";
-    g.fillStyle = shares[0].owner ? shares[0].owner.ink : T.text;
-    const text = this.fold.labels.find((t) => this.measure(g, t) + 14 <= shares[0].w);
-    if (text) g.fillText(text, 7, FOLD_HEIGHT / 2 + 0.5);
-  }
-
-  /** @returns {string} what is folded, for those who do not see it */
-  words() {
-    return this.folded ? `; ${this.fold.words}` : "";
-  }
-
-  /** Dashed: was reserved at some time, is not now. */
-  drawUnreserved(g, segments) {
-    const gaps = [];
-    let from = 0;
-    for (const s of [...segments, { address: this.end, units: 0 }]) {
-      if (s.address > from) gaps.push(...this.rects(from, s.address - from, true));
-      from = Math.max(from, s.address + s.units);
-    }
-    g.strokeStyle = this.T.dash;
-    g.lineWidth = 1;
-    g.setLineDash([3, 3]);
-    trace(g, gaps, this.flow.rowHeight, 0.5);
-    g.stroke();
-    g.setLineDash([]);
-  }
-
-  /** Owner by owner, so that each colour is set once. Returns what has room for a label. */
-  drawBlocks(g) {
-    const { model, T, flow: { scale, rowHeight: h } } = this, owners = model.meta.owners;
-    const byOwner = owners.map(() => []), labels = [], thin = [], seams = [];
-    for (const row of model.blocks.rows()) byOwner[model.owner[row]].push(row);
-    owners.forEach((owner, k) => {
-      const tints = [];
-      let ink = null;
-      for (const row of byOwner[k]) {
-        const units = model.size[row] / model.unit, asked = model.asked[row] / model.unit, waits = model.waits(row);
-        const over = !waits && (units - asked) * scale >= 2;
-        const spare = over ? this.rects(model.address[row] + asked, units - asked) : [];
-        tints.push(...spare);
-        const wanted = waits ? this.waiting[k] : owner.color;
-        if (wanted !== ink) g.fillStyle = ink = wanted;
-        for (const s of this.rects(model.address[row], units)) {
-          if (s.w < THIN) {
-            thin.push(s.x, s.y, owner.color);
-            continue;
-          }
-          g.fillRect(s.x, s.y, s.w, h);
-          if (s.w > 4) seams.push(s.x + s.w - 1, s.y);
-          if (s.w < 11) continue;
-          const tint = spare.find((t) => t.y === s.y); // solid: px until it begins
-          labels.push({ ...s, row, owner, waits, solid: waits ? 0 : tint ? tint.x - s.x : s.w });
-        }
+  /** Paint the blocks into the strips; those that wait, striped, onto g. @returns {import("./labels.js").Label[]} */
+  paintBlocks(g) {
+    const { model, T, paint, looks, veiled, screen, strips, detail: d, dpr, flow: { scale, rowHeight: h } } = this;
+    const { address, size, asked, unit } = model, labels = [], paper = packed(T.paper), one = Math.max(1, Math.round(dpr));
+    d.gather(model.blocks.rows(), model, paint.of, veiled);
+    for (let k = 0; k < d.large; k++) {
+      const row = d.row[k], line = d.line[k], left = d.left[k], right = d.right[k], ink = paint.of(row), look = looks[ink];
+      const seam = right - left > 4 * dpr ? right - one : right; // a hairline between neighbours
+      const faint = veiled?.(row), waits = model.waits(row);
+      let solid = right - left;
+      if (faint) strips.fill(line, left, seam, look.faint);
+      else if (waits) {
+        solid = 0;
+        look.waiting ||= pattern(dpr, 5, T.paper, paint.inks[ink].color, 1.6, true);
+        strips.fill(line, left, right, 0);
+        g.fillStyle = look.waiting;
+        g.fillRect(left / dpr, screen.top(line), (right - left) / dpr, h);
+      } else {
+        strips.fill(line, left, seam, look.solid);
+        const over = (size[row] - asked[row]) / unit;
+        if (over * scale >= 2) solid = Math.min(solid, this.paintSpare(row, over, line, left, seam, look.tint));
       }
-      for (const s of tints) {
-        g.fillStyle = T.paper;
-        g.fillRect(s.x, s.y, s.w, h);
-        g.globalAlpha = T.tint;
-        g.fillStyle = owner.color;
-        g.fillRect(s.x, s.y, s.w, h);
-        g.globalAlpha = 1;
-      }
-    });
-    g.fillStyle = T.paper; // a hairline between neighbours
-    for (let k = 0; k < seams.length; k += 2) g.fillRect(seams[k], seams[k + 1], 1, h);
-    for (let k = 0; k < thin.length; k += 3) {
-      g.fillStyle = thin[k + 2];
-      g.fillRect(Math.min(thin[k], this.width - THIN), thin[k + 1], THIN, h);
+      if (seam < right) strips.fill(line, seam, right, paper);
+      if (faint || right - left < LABELLED * dpr) continue;
+      const x = left / dpr, y = screen.top(line), w = (right - left) / dpr;
+      labels.push({ x, y, w, bytes: size[row], look: paint.inks[ink], waits, solid: solid / dpr });
     }
+    this.paintSmall(packed(T.paper, 0.7), one);
     return labels;
   }
 
-  drawLabels(g, labels) {
-    const { T, model, flow: { rowHeight: h } } = this;
-    g.font = `600 ${h > 28 ? 12 : 11}px ${SANS}`;
-    g.textBaseline = "middle";
-    g.textAlign = "left";
-    for (const { x, y, w, row, owner, waits, solid } of labels) {
-      const text = this.labelFor(g, owner, model.size[row], w);
-      if (!text) continue;
-      const at = x + (text.length === 1 ? (w - this.measure(g, text)) / 2 : 6), middle = y + h / 2 + 0.5;
-      const put = (ink, from, to) => {
-        g.save();
-        g.beginPath();
-        g.rect(from, y, to - from, h);
-        g.clip();
-        g.fillStyle = ink;
-        g.fillText(text, at, middle);
-        g.restore();
-      };
-      if (waits) { // the stripes would swallow the letters
-        g.fillStyle = T.paper;
-        g.fillRect(at - 3, y + 4, this.measure(g, text) + 6, h - 8);
-      }
-      if (solid >= at - x + this.measure(g, text)) {
-        g.fillStyle = owner.ink;
-        g.fillText(text, at, middle);
-      } else {
-        if (solid > 0) put(owner.ink, x, x + solid);
-        put(T.text, x + solid, x + w);
+  /** The part of a block that nobody asked for. @returns {number} device px from the block's left edge, to where it begins */
+  paintSpare(row, over, line, left, seam, color) {
+    const { screen, strips, model: { address, size, unit } } = this, end = address[row] + size[row] / unit;
+    const found = screen.project(end - over, end);
+    for (let j = 0; j < found; j++) {
+      if (screen.line[j] !== line) continue;
+      strips.fill(line, screen.left[j], Math.min(seam, screen.right[j]), color);
+      return screen.left[j] - left;
+    }
+    return Infinity;
+  }
+
+  /** What is under a pixel wide, on top of the rest; lines of paper through the colour where several share it. */
+  paintSmall(paper, one) {
+    const { detail: d, strips, crowds, looks, screen, dpr, model: { address, size, unit } } = this;
+    crowds.clear();
+    for (let line = 0, bin = 0; line < screen.lines; line++) {
+      for (let column = 0; column < d.columns; column++, bin++) {
+        if (!d.count[bin]) continue;
+        const ink = d.inkOf(bin), look = ink < 0 ? looks[d.inkOf(bin, true)].faint : looks[ink].solid;
+        let from = Math.round(column * dpr);
+        if (d.count[bin] > 1) crowds.fill(line, from, from + one, paper);
+        else if (screen.project(address[d.last[bin]], address[d.last[bin]] + size[d.last[bin]] / unit)) from = screen.left[0];
+        from = Math.min(from, screen.width - one);
+        strips.fill(line, from, from + one, look);
       }
     }
   }
 
-  /** The most that fits: name and size, name, size, letter, nothing. */
-  labelFor(g, owner, bytes, width) {
-    const size = formatShort(bytes);
-    for (const text of [`${owner.name}  ${size}`, owner.name]) if (this.measure(g, text) + 13 <= width) return text;
-    return this.measure(g, owner.letter) + 4 <= width ? owner.letter : "";
-  }
-
-  measure(g, text) {
-    const key = g.font + text;
-    let width = this.widths.get(key);
-    if (width === undefined) this.widths.set(key, (width = g.measureText(text).width));
-    return width;
+  /** @returns {string} what is folded or beyond an edge, for those who do not see it */
+  words() {
+    return (this.folded ? `; ${this.fold.words}` : "") + (this.elsewhere() ? "; the last event lies outside what is shown" : "");
   }
 
   /** A frame around what the last event touched. */
   drawEvent(g) {
-    const { T, flow: { rowHeight: h } } = this;
-    for (const { address, units } of this.model.happened()) {
-      if (!units) continue;
-      for (const s of this.rects(address, units)) {
-        const w = Math.max(s.w, 3), x = s.x - (w - s.w) / 2;
-        g.strokeStyle = T.paper;
-        g.lineWidth = 4;
-        g.strokeRect(x, s.y, w, h);
-        g.strokeStyle = T.text;
-        g.lineWidth = 2;
-        g.strokeRect(x, s.y, w, h);
-      }
+    for (const { address, units } of this.model.happened()) if (units) this.frame(g, address, address + units, this.T.text, 2);
+    const elsewhere = this.elsewhere();
+    if (elsewhere) this.drawElsewhere(g, elsewhere);
+  }
+
+  /** It lies beyond an edge of what is shown: a note in that corner. @param {number} side -1 before, 1 behind */
+  drawElsewhere(g, side) {
+    const { T, width, flow: { top, rowHeight }, lineStep, screen } = this, before = side < 0;
+    const text = before ? "◂ last event" : "last event ▸", y = top + (before ? 0 : screen.lines - 1) * lineStep + rowHeight / 2;
+    g.font = `600 11px ${SANS}`;
+    const w = g.measureText(text).width + 14, x = before ? 0 : width - w;
+    g.fillStyle = T.text;
+    round(g, x, y - 9, w, 18, 4);
+    g.fill();
+    say(g, text, x + 7, y + 0.5, T.paper, g.font);
+  }
+
+  /** The block that was picked: its frame, dashed where it lies when it does not live. */
+  drawPicked(g) {
+    const { picked: row, model, T } = this;
+    if (row < 0) return;
+    const lives = model.born[row] < model.pos && model.pos <= model.died[row];
+    if (!lives && !this.followed) return;
+    if (!lives) g.setLineDash([4, 3]);
+    this.frame(g, model.address[row], model.address[row] + model.size[row] / model.unit, T.focus, 2.5);
+    g.setLineDash([]);
+  }
+
+  /** A frame around a range, at least 3 px wide. */
+  frame(g, begin, end, ink, weight) {
+    const { T, screen, dpr, flow: { rowHeight: h } } = this, found = screen.project(begin, end);
+    for (let j = 0; j < found; j++) {
+      const drawn = (screen.right[j] - screen.left[j]) / dpr, w = Math.max(drawn, 3), x = screen.left[j] / dpr - (w - drawn) / 2;
+      const y = screen.top(screen.line[j]);
+      g.strokeStyle = T.paper;
+      g.lineWidth = weight + 2;
+      g.strokeRect(x, y, w, h);
+      g.strokeStyle = ink;
+      g.lineWidth = weight;
+      g.strokeRect(x, y, w, h);
     }
   }
 
@@ -273,73 +228,6 @@ export class BlockMap {
     g.textBaseline = "middle";
     g.textAlign = "left";
     g.fillText("Nothing was ever reserved here.", 0, 12);
-  }
-
-  /** Lines for the tip at a point, the first a heading; null where there is nothing. @returns {string[] | null} */
-  tipAt(x, y) {
-    if (this.folded && y < this.flow.top) return y <= FOLD_HEIGHT ? this.barTip(x) : null;
-    const { model, flow: { scale } } = this, unit = unitAt(this.flow, x, y);
-    if (unit < 0) return null;
-    let hit = -1, nearest = 2 / scale; // a block narrower than a pixel answers within two
-    for (const row of model.blocks.rows()) {
-      const start = model.address[row], end = start + model.size[row] / model.unit;
-      const away = unit < start ? start - unit : unit >= end ? unit - end : 0;
-      const thin = (end - start) * scale < THIN;
-      if ((away === 0 && hit < 0) || (thin && away < nearest)) (hit = row), (nearest = thin ? away : nearest);
-    }
-    return hit >= 0 ? this.blockTip(hit) : this.freeTip(unit);
-  }
-
-  barTip(x) {
-    const shares = this.shares(), name = (s) => (s.owner ? s.owner.name : "cached, inactive");
-    const at = shares.find((s) => x < s.x + s.w) || shares[shares.length - 1];
-    const others = shares.filter((s) => s !== at).map((s) => `${name(s)} · ${formatBytes(s.bytes)}`);
-    return [
-      `${name(at)} · ${formatBytes(at.bytes)}`, `in ${this.fold.head}`, ...(others.length ? ["with", ...others] : []),
-      "folded, on another scale; f shows them all",
-    ];
-  }
-
-  blockTip(row) {
-    const { model } = this, never = model.meta.events;
-    const exact = (bytes) => `${formatBytes(bytes)} (${formatCount(bytes)} B)`;
-    const end = model.died[row] === never ? "lives to the end" : `dies at event ${formatCount(model.died[row] + 1)}`;
-    const lines = [
-      `${model.meta.owners[model.owner[row]].name} · ${formatBytes(model.size[row])}`,
-      `requested ${exact(model.asked[row])}`, `rounded   ${exact(model.size[row])}`,
-      `${model.bornText(row)}, ${end}`,
-    ];
-    if (model.waits(row)) lines.push("freed, still in use by another stream");
-    if (model.stackOf(row)) lines.push(model.stackOf(row));
-    const stream = model.meta.streams > 1 ? ` · stream ${model.stream[row]}` : "";
-    return [...lines, model.realAddress(model.address[row]) + stream];
-  }
-
-  freeTip(unit) {
-    const { model } = this;
-    const home = model.segmentsNow().find((s) => unit >= s.address && unit < s.address + s.units);
-    if (!home) return ["not reserved at this event", model.realAddress(unit)];
-    let from = home.address, to = home.address + home.units;
-    for (const row of model.blocks.rows()) {
-      const start = model.address[row], end = start + model.size[row] / model.unit;
-      if (end <= unit) from = Math.max(from, end);
-      else if (start > unit) to = Math.min(to, start);
-    }
-    const pool = home.kind & 2 ? "an expandable segment" : `a segment of the ${home.kind & 1 ? "small" : "large"} pool`;
-    const stream = model.meta.streams > 1 ? `, stream ${home.stream}` : "";
-    return [
-      `cached, inactive · ${formatBytes((to - from) * model.unit)}`,
-      `in ${pool} of ${formatBytes(home.units * model.unit)}${stream}`, model.realAddress(from),
-    ];
-  }
-}
-
-/** Rounded where a segment really begins or ends, square where the row breaks it. */
-function trace(g, rects, h, inset) {
-  g.beginPath();
-  for (const { x, y, w, first, last } of rects) {
-    const radius = Math.min(RADIUS, w / 2), left = first ? radius : 0, right = last ? radius : 0;
-    g.roundRect(x + inset, y + inset, Math.max(w - 2 * inset, 0.5), h - 2 * inset, [left, right, right, left]);
   }
 }
 

@@ -1,22 +1,20 @@
 // Sliders over recorded states: each choice mounts the player anew on another buffer.
 
-import { unpack } from "./boot.js";
 import { el } from "./dom.js";
 import { mount } from "./mount.js";
-import { isDark } from "./theme.js";
+import { unpack } from "./unpack.js";
 
 /**
- * @param {string} name  of the elements to bring to life
+ * @param {HTMLElement[]} roots  the elements to bring to life
  * @param {{axes: [string, string[], number, boolean][], maps: string[], states: [number[], number, string][],
  *   pictures: string[]}} told  axes: label, values, first, a menu or a slider; states, in the order of the axes' product:
  *   which maps, which picture, and a line of HTML
  */
-export async function bootChoices(name, told) {
-  const found = document.querySelectorAll(`.kvviz-choices[data-kvviz="${name}"]:not([data-mounting])`);
-  for (const root of /** @type {NodeListOf<HTMLElement>} */ (found)) {
-    root.dataset.mounting = "1";
-    const [words, curves] = [".kvviz-words", ".kvviz-curves"].map((c) => root.querySelector(c));
-    const hosts = [...root.querySelectorAll(".kvviz-player")], mounted = [];
+export async function choices(roots, told) {
+  for (const root of roots) {
+    const words = /** @type {HTMLElement} */ (root.querySelector(".kvviz-words"));
+    const curves = /** @type {HTMLImageElement} */ (root.querySelector(".kvviz-curves"));
+    const hosts = /** @type {any[]} */ ([...root.querySelectorAll(".kvviz-player")]), mounted = [];
     const at = told.axes.map((axis) => axis[2]);
     const opening = curves.src; // a picture that is not told is the one that stands here
     let turn = 0; // a slow state must not overwrite a later choice
@@ -33,7 +31,6 @@ export async function bootChoices(name, told) {
       });
       words.innerHTML = line;
       curves.src = told.pictures[picture] || opening;
-      curves.style.filter = isDark("auto") ? "invert(0.93) hue-rotate(180deg)" : ""; // the picture is drawn for light paper
       curves.alt = words.textContent;
       root.dataset.ready = String(place);
     };
@@ -42,16 +39,18 @@ export async function bootChoices(name, told) {
       const oninput = () => {
         at[a] = +input.value;
         if (!menu) value.textContent = values[at[a]];
-        input.setAttribute("aria-valuetext", values[at[a]]);
+        if (!menu) input.setAttribute("aria-valuetext", values[at[a]]);
         show();
       };
-      const named = { "aria-label": label, "aria-valuetext": values[at[a]], oninput };
+      const named = { "aria-label": label, oninput }, most = String(values.length - 1);
       const input = menu
         ? el("select", named, values.map((text, v) => el("option", { value: String(v), textContent: text })))
-        : el("input", { type: "range", min: "0", max: String(values.length - 1), step: "1", ...named });
+        : el("input", { type: "range", min: "0", max: most, step: "1", "aria-valuetext": values[at[a]], ...named });
+      input.style.cssText = "max-width:100%;min-width:0;min-height:24px";
       input.value = String(at[a]);
-      const row = el("label", {}, [`${label} `, input, " ", value]);
-      row.style.cssText = "display:inline-block;margin:0 24px 6px 0;max-width:100%";
+      const row = el("label", {}, [`${label} `.replaceAll("_", "_\u200b"), input, " ", value]); // may break behind a _
+      row.style.cssText = "display:inline-grid;grid-template-columns:minmax(0,auto) minmax(80px,1fr) minmax(4ch,auto);" +
+        "align-items:center;gap:0 8px;margin:0 24px 6px 0;max-width:100%";
       return row;
     });
     root.prepend(el("div", { className: "kvviz-axes" }, sliders));

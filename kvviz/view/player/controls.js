@@ -32,7 +32,7 @@ export class Controls {
     this.model = model;
     this.seek = seek;
     this.alive = alive;
-    this.wanted = -1;
+    this.wanted = -1; // the event that was asked for last
     this.waiting = 0; // the frame that will show what is wanted
     this.playing = 0;
     this.speed = 1;
@@ -48,7 +48,7 @@ export class Controls {
     const buttons = el("div", { className: "buttons" }, [
       button("backMark", "Previous mark", () => this.mark(-1)), button("back", "Step back", () => this.by(-1)),
       this.playButton, button("next", "Step forward", () => this.by(1)),
-      button("nextMark", "Next mark", () => this.mark(1)), button("peak", "Jump to the peak", () => this.to(model.peak)),
+      button("nextMark", "Next mark", () => this.mark(1)), button("peak", "Jump to the peak", () => this.to(this.model.peak)),
     ]);
     this.slider = el("input", {
       type: "range", min: "0", max: String(model.n), step: "1", "aria-label": "Event",
@@ -73,6 +73,23 @@ export class Controls {
   by(events) {
     this.stop();
     this.to((this.waiting ? this.wanted : this.model.pos) + events);
+  }
+
+  /** Stop, and go to an event. @param {number} event */
+  jump(event) {
+    this.stop();
+    this.to(event);
+  }
+
+  /** The run has gone on. @param {any} model */
+  renew(model) {
+    this.model = model;
+    this.slider.max = String(model.n);
+  }
+
+  /** Does the slider tell a screen reader of each step? */
+  get speaks() {
+    return this.slider.matches(":focus");
   }
 
   /** The nearest mark before (-1) or after (1) this event; the ends count as marks. */
@@ -139,21 +156,23 @@ export class Controls {
     this.place.textContent = `event ${formatCount(pos)} / ${formatCount(n)}`;
   }
 
-  /** @param {KeyboardEvent} e */
+  /** @param {KeyboardEvent} e @returns {boolean} was it one of the player's keys? */
   key(e) {
-    if (e.ctrlKey || e.metaKey || e.altKey) return;
-    const target = /** @type {Element} */ (e.composedPath()[0]), { n } = this.model;
-    if (target.localName === "select") return; // it has its own keys
-    const presses = target.localName === "button" || target.localName === "summary";
+    if (e.ctrlKey || e.metaKey || e.altKey) return false;
+    const target = /** @type {HTMLInputElement} */ (e.composedPath()[0]), { n } = this.model;
+    if (target.localName === "select" || target.type === "text") return false; // they have their own keys
+    if ((e.key === " " || e.key === "Enter") && /^(button|summary)$/.test(target.localName)) return false; // it is pressed
+    if (target.className === "scroll" && /^(Arrow|Home|End)/.test(e.key)) return false; // it scrolls
     const step = e.shiftKey ? Math.max(1, Math.round(n / 100)) : 1;
     const act = {
-      ArrowLeft: () => this.by(-step), ArrowRight: () => this.by(step), Home: () => (this.stop(), this.to(0)),
-      End: () => (this.stop(), this.to(n)), p: () => (this.stop(), this.to(this.model.peak)),
-      "[": () => this.mark(-1), "]": () => this.mark(1), " ": presses ? null : () => this.toggle(), ...this.more,
+      ArrowLeft: () => this.by(-step), ArrowRight: () => this.by(step), Home: () => this.jump(0),
+      End: () => this.jump(n), p: () => this.jump(this.model.peak),
+      "[": () => this.mark(-1), "]": () => this.mark(1), " ": () => this.toggle(), ...this.more,
     }[e.key];
-    if (!act) return;
+    if (!act) return false;
     act();
     e.preventDefault();
     e.stopPropagation();
+    return true;
   }
 }

@@ -25,7 +25,10 @@ export function formatCount(count) {
   return count.toLocaleString("en-US");
 }
 
-/** How numbers of something read: "1 slot", "1,024 slots"; bytes where it has no name. @param {string} [one] */
+/**
+ * How numbers of something read: "1 slot", "1,024 slots"; bytes where it has no name.
+ * @param {string} [one] @returns {(count: number) => string}
+ */
 export function formatOf(one) {
   return one ? (count) => `${formatCount(count)} ${one}${count === 1 ? "" : "s"}` : formatBytes;
 }

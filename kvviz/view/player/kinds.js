@@ -6,3 +6,9 @@
  * @type {Record<string, [any, any]>}
  */
 export const KINDS = {};
+
+/**
+ * Kind of data -> what it brings beside its map: made with the player, see panels.js.
+ * @type {Record<string, (player: any) => any>}
+ */
+export const EXTRAS = {};

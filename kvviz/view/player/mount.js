@@ -5,15 +5,21 @@ import { Controls } from "./controls.js";
 import { decode } from "./data.js";
 import { el } from "./dom.js";
 import { formatCount } from "./format.js";
-import { KINDS } from "./kinds.js";
+import { keyList, panel } from "./help.js";
+import { EXTRAS, KINDS } from "./kinds.js";
+import { Legend } from "./legend.js";
 import { CSS } from "./style.js";
 import { isDark, watchTheme } from "./theme.js";
 import { Timeline, TIMELINE_HEIGHT } from "./timeline.js";
+import { Tip } from "./tip.js";
+import { Voice } from "./voice.js";
+import { Zoom } from "./zoom.js";
+import { ZOOM_CSS, Zooming } from "./zooming.js";
 
 /**
  * Mount a player on a host element.
  * @param {HTMLElement} host @param {ArrayBuffer} buffer  see data.js
- * @param {{theme?: string, autoplay?: boolean}} [options]
+ * @param {{theme?: string, autoplay?: boolean, onSeek?: (event: number) => void}} [options]
  * @returns {Player} also at host.kvviz
  */
 export function mount(host, buffer, options = {}) {
@@ -26,6 +32,9 @@ export function mount(host, buffer, options = {}) {
 }
 
 export class Player {
+  /**
+   * @param {any} host @param {any} model @param {any} map @param {any} options
+   */
   constructor(host, model, map, options) {
     this.host = host;
     this.model = model;
@@ -33,114 +42,117 @@ export class Player {
     this.meta = model.meta;
     this.options = options;
     this.width = 0;
+    /** @type {any} */
     this.timing = {};
-    this.timeline = new Timeline(model);
+    this.zoom = new Zoom(model.n);
+    this.timeline = new Timeline(model, this.zoom);
     this.controls = new Controls(model, (i) => this.seek(i), () => host.isConnected);
+    this.legend = new Legend();
+    this.voice = new Voice();
+    this.panels = null;
+    this.help = null;
     this.build();
+    if (map) map.zoom = this.zoom;
+    map?.attach?.(this);
+    this.zooming = new Zooming(this);
+    this.controls.more["?"] = () => this.showKeys();
+    this.panels = EXTRAS[model.meta.kind]?.(this) || null;
+    this.style.textContent = CSS + ZOOM_CSS + (map?.css || "") + (this.panels?.css || "");
     host.kvviz = this;
-    this.refresh = () => requestAnimationFrame(() => this.layout());
+    this.refresh = (now) => (now ? this.layout() : requestAnimationFrame(() => this.layout()));
     this.unwatch = watchTheme(this.refresh);
     this.resized = new ResizeObserver(() => this.fits() || this.layout());
     this.resized.observe(this.box);
     model.seek(Math.max(0, Math.min(model.n, this.meta.start)));
     this.layout();
-    if (!this.box.clientWidth) this.refresh(); // laid out while detached: again once it is on the page
+    if (!this.box.clientWidth) this.refresh(false); // laid out while detached: again once it is on the page
     if (options.autoplay && !this.controls.calm.matches) this.controls.play();
     host.dataset.ready = "1";
   }
 
   build() {
-    const { meta, map } = this;
-    this.figures = this.model.figures().map(([label]) => {
-      const value = el("dd");
-      return { value, group: el("div", {}, [el("dt", { textContent: label }), value]) };
-    });
-    this.tip = el("div", { className: "tip", role: "presentation" });
-    this.mapCanvas = map && el("canvas", { className: "map", role: "img" });
-    this.lineCanvas = el("canvas", { className: "line" });
+    const { map } = this, canvas = (className, role = {}) => el("canvas", { className, ...role });
+    this.mapCanvas = map && canvas("map", { role: "img" });
     // alone, the timeline is the picture; under a map it repeats what the slider says
-    this.lineCanvas.setAttribute(...(map ? ["aria-hidden", "true"] : ["role", "img"]));
+    this.lineCanvas = canvas("line", map ? { "aria-hidden": "true" } : { role: "img" });
     this.event = el("p", { className: "event" });
-    this.wrap = el("div", { className: "wrap" }, [
-      ...(map ? [this.mapCanvas, this.event, this.legend()] : [this.legend()]), this.lineCanvas,
-      ...(map ? [] : [this.event]), this.tip,
+    this.cardSlot = el("div"); // of the panels: right below the map, right below the timeline, below the controls
+    this.under = el("div");
+    this.below = el("div");
+    this.tools = el("div", { className: "tools" });
+    const top = map ? [this.mapCanvas, this.event, this.cardSlot] : [], foot = map ? [] : [this.event];
+    this.wrap = el("div", { className: "wrap" }, [...top, this.legend.element, this.lineCanvas, this.under, ...foot]);
+    this.tip = new Tip(this.wrap);
+    this.title = el("h2");
+    this.sub = el("p", { className: "sub" });
+    this.numbers = el("dl");
+    this.footer = el("footer");
+    this.box = el("div", { className: "box", tabIndex: 0, role: "group" }, [
+      el("header", {}, [el("div", {}, [this.title, this.sub]), this.numbers]),
+      this.wrap, this.controls.element, this.tools, this.below, this.footer, this.voice.element,
     ]);
-    this.box = el("div", { className: "box", tabIndex: 0, role: "group", "aria-label": meta.title }, [
-      el("header", {}, [
-        el("div", {}, [el("h3", { textContent: meta.title }), (this.sub = el("p", { className: "sub" }))]),
-        el("dl", {}, this.figures.map((f) => f.group)),
-      ]),
-      this.wrap, this.controls.element, this.footer(),
-    ]);
-    map?.attach?.(this);
-    this.box.addEventListener("keydown", (e) => (e.key === "Escape" ? this.showTip(null) : this.controls.key(e)));
+    this.name();
+    this.box.addEventListener("keydown", (e) => this.controls.key(e) || (e.key === "Escape" && this.escape()));
     this.pointers();
     const root = this.host.shadowRoot || this.host.attachShadow({ mode: "open" });
-    root.replaceChildren(el("style", { textContent: CSS + (this.map?.css || "") }), this.box);
+    this.style = el("style");
+    root.replaceChildren(this.style, this.box);
     this.host.dataset.lmSuppressShortcuts = "true"; // JupyterLab would take space and arrows for its own
   }
 
-  legend() {
-    const { meta, map } = this;
-    const swatch = (className, text, name = "li") => el(name, {}, [el("i", { className }), text]);
-    this.items = map ? this.model.legendItems().map(({ name, letter, color, ink }) => {
-      const chip = el("i", { textContent: letter });
-      Object.assign(chip.style, { background: color, color: ink });
-      const text = el("b");
-      return { text, item: el("li", {}, [chip, name, text]) };
-    }) : [];
-    const keys = map ? meta.keys.map(([className, text]) => swatch(className, text)) : [];
-    this.inks = this.model.series.map((s, k) => swatch(k < 2 ? "area" : "line", s.name, "span"));
-    const together = el("li", { className: "inks" }, this.inks);
-    return el("ul", { className: "legend" }, [...this.items.map((o) => o.item), ...keys, together]);
+  /** All that the data name: title, figures, legend, origin, warnings. */
+  name() {
+    const { meta, model, map, legend } = this, { warnings } = meta;
+    this.title.textContent = meta.title;
+    this.box.setAttribute("aria-label", meta.title);
+    this.figures = model.figures().map(([label]) => {
+      const value = el("dd");
+      return { value, group: el("div", {}, [el("dt", { textContent: label }), value]) };
+    });
+    this.numbers.replaceChildren(...this.figures.map((f) => f.group));
+    if (!this.panels) legend.set(map ? model.legendItems() : [], map ? meta.keys : [], model.series);
+    const key = (k, text) => [el("kbd", { textContent: k }), text];
+    const keys = [key("space", "play"), key("← →", "step"), key("shift", "1 %"), key("p", "peak"), key("[ ]", "marks")];
+    const more = el("button", { type: "button", textContent: "? keys", title: "All keys (?)", onclick: () => this.showKeys() });
+    const parts = [el("span", { textContent: meta.origin }), el("span", { className: "keys" }, keys.flat()), more];
+    if (warnings.length) {
+      const list = el("ul", {}, warnings.map((w) => el("li", { textContent: w })));
+      const count = `⚠ ${warnings.length} warning${warnings.length > 1 ? "s" : ""}`;
+      parts.push(el("details", {}, [el("summary", { textContent: count }), list]));
+    }
+    this.footer.replaceChildren(...parts);
   }
 
-  footer() {
-    const { meta } = this, key = (k, text) => [el("kbd", { textContent: k }), text];
-    const keys = el("span", { className: "keys" }, [
-      ...key("space", "play"), ...key("← →", "step"), ...key("shift", "1 %"), ...key("p", "peak"), ...key("[ ]", "marks"),
-      ...(this.map?.keys || []).flatMap(([k, text]) => key(k, text)),
-    ]);
-    const parts = [el("span", { textContent: meta.origin }), keys];
-    if (meta.warnings.length) {
-      const count = `${meta.warnings.length} warning${meta.warnings.length > 1 ? "s" : ""}`;
-      parts.push(el("details", {}, [
-        el("summary", { textContent: `⚠ ${count}` }),
-        el("ul", {}, meta.warnings.map((w) => el("li", { textContent: w }))),
-      ]));
-    }
-    return el("footer", {}, parts);
+  /** Open or close the list of keys. */
+  showKeys() {
+    const close = () => {
+      this.help.remove();
+      this.help = null;
+    };
+    if (this.help) return close();
+    this.help = panel("Keys", close, [keyList([...(this.map?.keys || []), ...(this.panels?.keys || [])])]);
+    this.below.prepend(this.help);
+    this.help.scrollIntoView({ block: "nearest" });
+  }
+
+  /** Let go of the latest thing: a tip, what is chosen, what is zoomed into. */
+  escape() {
+    this.showTip(null);
+    if (!this.panels?.escape()) this.zooming.all();
   }
 
   pointers() {
-    const { lineCanvas, mapCanvas } = this;
-    const at = (canvas, e) => [e.clientX - canvas.getBoundingClientRect().left, e.clientY - canvas.getBoundingClientRect().top];
-    const scrub = (e) => {
-      const [x] = at(lineCanvas, e);
-      if (e.buttons & 1) (this.controls.stop(), this.controls.to(this.timeline.eventAt(x)));
-      this.showTip(this.timeline.tipAt(x), e);
-    };
-    lineCanvas.style.cursor = "ew-resize";
-    lineCanvas.addEventListener("pointerdown", (e) => (lineCanvas.setPointerCapture(e.pointerId), scrub(e)));
-    lineCanvas.addEventListener("pointermove", scrub);
-    lineCanvas.addEventListener("pointerleave", () => this.showTip(null));
+    const { mapCanvas } = this, at = (e) => [e.clientX - mapCanvas.getBoundingClientRect().left, e.clientY - mapCanvas.getBoundingClientRect().top];
     if (!mapCanvas) return;
     for (const type of ["pointermove", "pointerdown"]) {
-      mapCanvas.addEventListener(type, (e) => this.showTip(this.map.tipAt(...at(mapCanvas, e)), e));
+      mapCanvas.addEventListener(type, (e) => this.showTip(this.map.tipAt(...at(e)), e));
     }
     mapCanvas.addEventListener("pointerleave", () => this.showTip(null));
   }
 
   /** @param {string[] | null} lines @param {PointerEvent} [e] */
   showTip(lines, e) {
-    const { tip, wrap } = this;
-    tip.style.display = lines ? "block" : "none";
-    if (!lines) return;
-    tip.replaceChildren(el("b", { textContent: lines[0] }), lines.slice(1).join("\n"));
-    const box = wrap.getBoundingClientRect(), x = e.clientX - box.left, y = e.clientY - box.top;
-    const flip = y + 18 + tip.offsetHeight > box.height && y - 12 - tip.offsetHeight > -80;
-    tip.style.left = `${Math.max(0, Math.min(x + 14, box.width - tip.offsetWidth))}px`;
-    tip.style.top = `${flip ? y - 12 - tip.offsetHeight : y + 18}px`;
+    this.tip.show(lines, e);
   }
 
   fits() {
@@ -151,11 +163,11 @@ export class Player {
   /** Take the width and the theme that are now, and draw. While detached the last width stays. */
   layout() {
     this.width = this.wrap.clientWidth || this.width || 800;
-    const T = this.meta.theme[isDark(this.options.theme || "auto") ? "dark" : "light"];
-    const dpr = Math.min(2, devicePixelRatio || 1);
+    const T = (this.T = this.meta.theme[isDark(this.options.theme || "auto") ? "dark" : "light"]);
+    const dpr = (this.dpr = Math.min(2, devicePixelRatio || 1));
     for (const [name, ink] of Object.entries(T)) this.box.style.setProperty(`--${name}`, ink);
     this.box.style.colorScheme = T.scheme;
-    [T.back, T.front, T.line].forEach((ink, k) => (this.inks[k].firstChild.style.background = ink));
+    this.legend.setTheme(T);
     const size = (canvas, height) => {
       canvas.width = Math.round(this.width * dpr);
       canvas.height = Math.round(height * dpr);
@@ -168,9 +180,11 @@ export class Player {
       this.mapPen = size(this.mapCanvas, this.map.layout(this.width));
       this.map.setTheme(T, dpr);
     }
-    this.sub.textContent = this.map?.subtitle || this.meta.subtitle;
+    const sub = this.map?.subtitle || this.meta.subtitle;
+    this.sub.textContent = this.panels ? this.panels.subtitle(sub) : sub;
     this.linePen = size(this.lineCanvas, TIMELINE_HEIGHT);
     this.timeline.layout(this.width, T, dpr);
+    this.panels?.layout();
     this.draw();
   }
 
@@ -182,18 +196,41 @@ export class Player {
   }
 
   draw() {
-    const { model, map } = this, words = model.words();
+    const { model, map, panels } = this, words = model.words();
     if (map) map.draw(this.mapPen);
     this.timeline.draw(this.linePen);
-    (map ? this.mapCanvas : this.lineCanvas).setAttribute("aria-label", words + (map || this.timeline).words());
+    const all = words + (map || this.timeline).words() + this.zooming.words() + (panels?.words() || "");
+    (map ? this.mapCanvas : this.lineCanvas).setAttribute("aria-label", all);
     this.controls.show(words);
+    if (!this.controls.speaks) this.voice.hear(all, this.controls.playing > 0);
     model.figures().forEach(([, text], k) => (this.figures[k].value.textContent = text));
-    if (map) model.legendTexts().forEach((text, k) => (this.items[k].text.textContent = text));
+    if (map) this.legend.show(panels ? panels.legendTexts() : model.legendTexts());
     const done = model.happened();
     this.event.replaceChildren(...done.flatMap((d) => [el("b", { textContent: d.verb }), `${d.text}  `]));
     const said = done.map((d) => `${d.verb} ${d.text}`).join(", ");
     this.event.title = `event ${formatCount(model.pos)}: ${said}`;
+    panels?.draw();
     this.showTip(null);
+  }
+
+  /**
+   * Show a run that has gone on: same kind, more events. The reader's place, and all that is open, stay.
+   * @param {ArrayBuffer} buffer
+   */
+  renew(buffer) {
+    const old = this.model, [Model] = KINDS[old.meta.kind], model = (this.model = new Model(decode(buffer)));
+    const told = (m) => JSON.stringify([m.title, m.origin, m.warnings, m.owners, m.keys]);
+    const renamed = told(model.meta) !== told(this.meta) || model.legendItems().length !== old.legendItems().length;
+    this.meta = model.meta;
+    if (this.map) this.map.model = model;
+    this.map?.renew?.(model);
+    this.zoom.extend(model.n);
+    this.timeline = new Timeline(model, this.zoom);
+    this.controls.renew(model);
+    if (renamed) this.name();
+    model.seek(old.pos >= old.n ? model.n : Math.min(old.pos, model.n));
+    this.panels?.renew();
+    this.layout();
   }
 
   play() {
@@ -202,6 +239,7 @@ export class Player {
 
   destroy() {
     this.controls.stop();
+    this.voice.stop();
     this.resized.disconnect();
     this.unwatch();
   }

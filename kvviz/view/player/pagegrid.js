@@ -92,7 +92,10 @@ function write(g, cell, T, text, x, middle, font, align, look) {
   put();
 }
 
-/** What the last event touched. Small pages get it around them. @param {Cell} cell */
+/**
+ * What the last event touched. Small pages get it around them.
+ * @param {CanvasRenderingContext2D} g @param {Cell} cell @param {any} T inks
+ */
 export function drawFrame(g, cell, T) {
   const small = cell.w < ROUND;
   g.lineWidth = 2;

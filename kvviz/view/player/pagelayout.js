@@ -29,7 +29,10 @@ export const gridHeight = (g) => g.rows * (g.size + g.gap) - g.gap;
 /** @param {Item} item units of width it takes */
 export const unitsOf = (item) => (item.page === HIDDEN ? HIDDEN_UNITS : item.count > 1 ? 2 : 1);
 
-/** Square pages, nearly as large as can be; 16 columns or more, and low, where that leaves them as large. @returns {Grid} */
+/**
+ * Square pages, nearly as large as can be; 16 columns or more, and low, where that leaves them as large.
+ * @param {number} pages @param {number} width @param {number} height @returns {Grid}
+ */
 export function grid(pages, width, height) {
   const gap = pages <= 256 ? 4 : pages <= 1024 ? 2 : 1;
   const tried = [...COLUMNS.filter((c) => c < pages), ...(pages <= 16 ? [Math.max(1, pages)] : [])].map((columns) => {
@@ -77,7 +80,10 @@ export function layout(pools, width) {
   return { sections, height: Math.max(0, y - GAP), beside };
 }
 
-/** Lines for each table, at least one; fewer than `needs` where the last line must say how many more there are. */
+/**
+ * Lines for each table, at least one; fewer than `needs` where the last line must say how many more there are.
+ * @param {number[]} needs @param {number} lines
+ */
 export function shareLines(needs, lines) {
   if (needs.length > lines) return Array(lines - 1).fill(1);
   const given = needs.map(() => 1);
@@ -103,7 +109,10 @@ export function items(pages, indexOf) {
   return boxes;
 }
 
-/** One after the other, as many lines as it takes. @returns {{item: Item, line: number, at: number}[]} at: units */
+/**
+ * One after the other, as many lines as it takes.
+ * @param {Item[]} boxes @param {number} perLine @returns {{item: Item, line: number, at: number}[]} at: units
+ */
 export function place(boxes, perLine) {
   let line = 0, at = 0;
   return boxes.map((item) => {
@@ -114,7 +123,10 @@ export function place(boxes, perLine) {
   });
 }
 
-/** In so many lines, with the middle left out where all do not fit: what the newest tokens are in is at the end. */
+/**
+ * In so many lines, with the middle left out where all do not fit: what the newest tokens are in is at the end.
+ * @param {Item[]} boxes @param {number} perLine @param {number} lines
+ */
 export function fit(boxes, perLine, lines) {
   let placed = place(boxes, perLine);
   const over = () => placed.length && placed[placed.length - 1].line >= lines;

@@ -30,7 +30,9 @@ export class PageModel {
     });
     this.shown = this.pools.filter((pool) => pool.shown);
     const { event, row, entry, totals } = replay(n, this.pools, col), [, used, logical] = totals;
-    Object.assign(this, { event, row, entry });
+    this.event = event;
+    this.row = row;
+    this.entry = entry;
     this.rows = new LiveRows(row.born, row.died, n);
     this.entries = new LiveRows(entry.born, entry.died, n);
     let next = 0;
@@ -134,7 +136,7 @@ export class PageModel {
   /** The figures above the picture: [label, text]. */
   figures() {
     const { slots, stored } = this.counts(), tenths = Math.floor(((slots - stored) * 2000 + slots) / (2 * slots));
-    const shown = this.series.map(({ name, values, format }) => [name, format(values[this.pos], true)]);
+    const shown = this.series.map(({ name, values, format }) => [name, /** @type {any} */ (format)(values[this.pos], true)]);
     return [...shown, ["page waste", slots ? `${(tenths / 10).toFixed(1)} %` : "–"]];
   }
 

@@ -1,6 +1,6 @@
 // The page map: each pool's pages in a grid, the page tables beside or below it, and what a pointer finds there.
 
-import { SANS, pattern, say } from "./draw.js";
+import { SANS, mix, pattern, say } from "./draw.js";
 import { KINDS } from "./kinds.js";
 import { drawCell, drawFrame } from "./pagegrid.js";
 import { BOX, HEAD, LINE, gridHeight, gridWidth, layout } from "./pagelayout.js";
@@ -24,9 +24,12 @@ export class PageMap {
 
   /** @param {number} width px @returns {number} height in px */
   layout(width) {
-    const laid = layout(this.model.shown, width);
-    Object.assign(this, laid, { width });
-    this.height = Math.max(24, laid.height);
+    const { sections, beside, height } = layout(this.model.shown, width);
+    /** @type {any[]} */
+    this.sections = sections;
+    this.beside = beside;
+    this.width = width;
+    this.height = Math.max(24, height);
     this.sections.forEach((section, k) => (section.pool = this.model.shown[k]));
     return this.height;
   }
@@ -124,13 +127,6 @@ export class PageMap {
     const box = this.boxes.find((b) => x >= b.x && x <= b.x + b.w && y >= b.y && y <= b.y + BOX);
     return box ? boxTip(this.model, box) : null;
   }
-}
-
-/** A colour thinned with paper. */
-function mix(color, paper, share) {
-  const part = (hex, k) => parseInt(hex.slice(k, k + 2), 16);
-  const mixed = [1, 3, 5].map((k) => Math.round(share * part(color, k) + (1 - share) * part(paper, k)));
-  return `#${mixed.map((c) => c.toString(16).padStart(2, "0")).join("")}`;
 }
 
 KINDS.pages = [PageModel, PageMap];

@@ -10,7 +10,7 @@ import { BOX, HEAD, HIDDEN, LINE, NULL, fit, items, place, shareLines, unitsOf }
  */
 
 /**
- * The tables of one pool, in this state. @param {any} map a PageMap @param {any} pool
+ * The tables of one pool, in this state. @param {any} g @param {any} map a PageMap @param {any} pool
  * @param {import("./pagelayout.js").Section} section @returns {Box[]}
  */
 export function drawTables(g, map, pool, section) {
@@ -34,7 +34,7 @@ export function drawTables(g, map, pool, section) {
 /** One sequence, its first line at y. @returns {Box[]} */
 function drawTable(g, map, { x, boxes, unit, width }, r, placed, y) {
   const { model, T } = map, look = map.look(r), chip = { x, y, w: boxes - 8, row: r, index: 0, count: 0, page: NULL };
-  const write = (text, ink, at, height, align = "center") => say(g, text, at, height, ink, `10.5px ${MONO}`, align);
+  const write = (text, ink, at, height, align = /** @type {CanvasTextAlign} */ ("center")) => say(g, text, at, height, ink, `10.5px ${MONO}`, align);
   g.fillStyle = look.color;
   outline(g, chip, 0);
   g.fill();

@@ -1,73 +1,89 @@
-// Draws the totals over all events: the first two of the model's series as areas, the third as a line, marks, the peak of
-// the second, the cursor.
+// Draws the totals over the events that are shown: the first two of the model's series as areas, the third as a line,
+// marks, the peak of the second, the cursor; below them, where events are hidden, which part of all this is.
 // Its inks are neutral: colour on the map means an owner, and must mean nothing else beneath it.
 
 import { SANS, round, say } from "./draw.js";
 import { formatCount } from "./format.js";
+import { Peaks } from "./peaks.js";
 
 export const TIMELINE_HEIGHT = 118;
 const TOP = 20, BOTTOM = 16; // px: marks above the plot, the axis below
+const FOOT = TIMELINE_HEIGHT - BOTTOM;
+const STRIP = FOOT + 5, STRIP_HEIGHT = 10; // px: the strip that tells which part is shown
+const GRIP = 24; // px: as narrow as the window on the strip may get
 
 export class Timeline {
-  /** @param {any} model  n, pos, series, marks, peak */
-  constructor(model) {
+  /** @param {any} model  n, pos, series, marks, peak @param {import("./zoom.js").Zoom} zoom */
+  constructor(model, zoom) {
     this.model = model;
-    [this.base, this.from] = model.meta.base; // what the foot of the scale stands for, and how it reads; 0: an ordinary scale
-    this.most = 1;
-    for (const { values } of model.series) for (let i = 0; i < values.length; i++) this.most = Math.max(this.most, values[i]);
+    this.zoom = zoom;
+    const [base, from] = model.meta.base;
+    this.base = base; // what the foot of the scale stands for; 0: an ordinary scale
+    this.from = from; // how that reads
+    this.peaks = new Map(model.series.map(({ values }) => [values, new Peaks(values)]));
+    this.most = Math.max(1, ...[...this.peaks.values()].map((peaks) => peaks.most(0, model.n + 1)));
+    /** The life of a block that was chosen, states. @type {[number, number] | null} */
+    this.life = null;
+    this.drawn = ""; // what the canvas behind shows
+    this.T = this.back = null;
+    this.width = this.dpr = 1;
   }
 
-  /** Draw all that the cursor does not change, once, to a canvas of its own. */
+  /** @param {number} width px @param {any} T @param {number} dpr */
   layout(width, T, dpr) {
-    this.width = width;
-    this.T = T;
-    this.dpr = dpr;
-    const back = (this.back = document.createElement("canvas"));
-    back.width = Math.round(width * dpr);
-    back.height = TIMELINE_HEIGHT * dpr;
-    const g = back.getContext("2d");
-    g.scale(dpr, dpr);
-    const [first, second, third] = this.model.series.map((s) => this.outline(s.values));
-    const bottom = TIMELINE_HEIGHT - BOTTOM;
-    this.area(g, first, T.back);
-    this.area(g, second, T.front);
+    Object.assign(this, { width, T, dpr, back: document.createElement("canvas") });
+    this.back.width = Math.round(width * dpr);
+    this.back.height = Math.round(TIMELINE_HEIGHT * dpr);
+    this.drawBack();
+  }
+
+  /** Draw all that the cursor does not change, to a canvas of its own. */
+  drawBack() {
+    const { T, width, dpr, zoom, model } = this, g = this.back.getContext("2d");
+    this.drawn = `${zoom.from} ${zoom.to}`;
+    g.setTransform(dpr, 0, 0, dpr, 0, 0);
+    g.clearRect(0, 0, width, TIMELINE_HEIGHT);
+    const [first, second, third] = model.series.map((s) => this.outline(s.values));
+    this.area(g, first, T.back, FOOT);
+    this.area(g, second, T.front, FOOT);
     g.strokeStyle = T.grid;
     g.lineWidth = 1;
     g.beginPath();
-    for (const y of [TOP, (TOP + bottom) / 2, bottom]) {
+    for (const y of [TOP, (TOP + FOOT) / 2, FOOT]) {
       g.moveTo(0, Math.round(y) + 0.5);
       g.lineTo(width, Math.round(y) + 0.5);
     }
     g.stroke();
     this.line(g, third, T.line);
-    this.axis(g, bottom);
-    this.ticks(g, bottom);
+    if (zoom.timed) this.overview(g);
+    else this.axis(g);
+    this.ticks(g);
   }
 
-  /** Height of the curve at each device pixel: the largest value in it, so that no peak is lost. */
-  outline(values) {
-    const { model: { n }, width, dpr } = this, columns = Math.max(1, Math.round(width * dpr));
-    const scale = (TIMELINE_HEIGHT - TOP - BOTTOM) / (this.most - this.base), out = new Float64Array(columns);
+  /**
+   * Height of the curve at each device pixel: the largest value in it, so that no peak is lost.
+   * @param {any} values one of the model's series @param {{from: number, to: number}} [shown] states
+   * @param {number} [top] px @param {number} [foot] px
+   */
+  outline(values, shown = this.zoom, top = TOP, foot = FOOT) {
+    const { width, dpr } = this, { from, to } = shown, columns = Math.max(1, Math.round(width * dpr)), states = to - from + 1;
+    const scale = (foot - top) / (this.most - this.base), out = new Float64Array(columns), peaks = this.peaks.get(values);
     for (let c = 0; c < columns; c++) {
-      const from = Math.floor((c / columns) * (n + 1));
-      const to = Math.max(from + 1, Math.floor(((c + 1) / columns) * (n + 1)));
-      let most = 0;
-      for (let i = from; i < to; i++) if (values[i] > most) most = values[i];
-      out[c] = TIMELINE_HEIGHT - BOTTOM - (most - this.base) * scale;
+      const first = from + Math.floor((c / columns) * states);
+      const last = Math.max(first + 1, from + Math.floor(((c + 1) / columns) * states));
+      out[c] = foot - (peaks.most(first, last) - this.base) * scale;
     }
     return out;
   }
 
-  area(g, outline, ink) {
+  /** Column by column: a path of thousands of corners takes a hundred times as long. */
+  area(g, outline, ink, foot) {
+    const { dpr } = this;
     g.fillStyle = ink;
-    g.beginPath();
-    g.moveTo(0, TIMELINE_HEIGHT - BOTTOM);
-    outline.forEach((y, c) => {
-      g.lineTo(c / this.dpr, y);
-      g.lineTo((c + 1) / this.dpr, y);
-    });
-    g.lineTo(this.width, TIMELINE_HEIGHT - BOTTOM);
-    g.fill();
+    for (let from = 0, to = 0; from < outline.length; from = to) {
+      while (to < outline.length && outline[to] === outline[from]) to++;
+      g.fillRect(from / dpr, outline[from], (to - from) / dpr, foot - outline[from]);
+    }
   }
 
   line(g, outline, ink) {
@@ -78,16 +94,46 @@ export class Timeline {
     g.stroke();
   }
 
-  axis(g, bottom) {
+  axis(g) {
     const { T, width, model: { n } } = this;
-    say(g, `${formatCount(n)} event${n === 1 ? "" : "s"}`, width, bottom + 9, T.muted, `11px ${SANS}`, "right");
-    say(g, "0", 0, bottom + 9, T.muted, `11px ${SANS}`);
+    say(g, `${formatCount(n)} event${n === 1 ? "" : "s"}`, width, FOOT + 9, T.muted, `11px ${SANS}`, "right");
+    say(g, "0", 0, FOOT + 9, T.muted, `11px ${SANS}`);
+  }
+
+  /** All events in little, and which of them are shown. */
+  overview(g) {
+    const { T, width, model } = this, { left, size } = this.grip();
+    const whole = this.outline(model.series[0].values, { from: 0, to: model.n }, STRIP, STRIP + STRIP_HEIGHT);
+    g.fillStyle = T.grid;
+    g.fillRect(0, STRIP, width, STRIP_HEIGHT);
+    this.area(g, whole, T.front, STRIP + STRIP_HEIGHT);
+    g.globalAlpha = 0.6;
+    g.fillStyle = T.paper;
+    g.fillRect(0, STRIP, left, STRIP_HEIGHT);
+    g.fillRect(left + size, STRIP, width, STRIP_HEIGHT);
+    g.globalAlpha = 1;
+    g.strokeStyle = T.text;
+    g.lineWidth = 1.5;
+    round(g, left + 0.75, STRIP - 0.25, size - 1.5, STRIP_HEIGHT + 0.5, 3);
+    g.stroke();
+  }
+
+  /** The window on the strip below the plot, px. */
+  grip() {
+    const { width, model: { n }, zoom: { time } } = this, size = Math.max(GRIP, ((time.high - time.low) / (n || 1)) * width);
+    const room = n - (time.high - time.low), share = room > 0 ? time.low / room : 0;
+    return { left: share * (width - size), size };
+  }
+
+  /** Is a point on that strip, while it is there? @param {number} y px */
+  onStrip(y) {
+    return this.zoom.timed && y > FOOT + 1;
   }
 
   /** What the full height and the foot stand for: on patches, so that no curve runs through them, beside the cursor. */
   drawScale(g) {
     if (this.most === 1) return; // there was never anything
-    const { T, model } = this, foot = TIMELINE_HEIGHT - BOTTOM, cursor = this.x(model.pos);
+    const { T, model } = this, foot = FOOT, cursor = this.x(model.pos);
     g.font = `11px ${SANS}`;
     const patch = (text, left, y) => {
       const w = g.measureText(text).width + 10, x = cursor > left - 7 && cursor < left + w + 7 ? cursor + 7 : left;
@@ -118,9 +164,15 @@ export class Timeline {
     return this.base ? `; the scale starts at ${this.from}` : "";
   }
 
+  /** Which events are shown. @returns {string} */
+  shown() {
+    const { from, to } = this.zoom;
+    return `events ${formatCount(from)} to ${formatCount(to)} of ${formatCount(this.model.n)}`;
+  }
+
   /** The peak first, then marks in order; a label that would touch another is left out, its tick stays. */
-  ticks(g, bottom) {
-    const { T, model, width } = this, taken = [];
+  ticks(g) {
+    const { T, model, width, zoom: { from, to } } = this, taken = [];
     const place = (text, x) => {
       const w = g.measureText(text).width, left = Math.min(Math.max(0, x - w / 2), width - w);
       if (taken.some(([a, b]) => left < b + 8 && left + w > a - 8)) return;
@@ -131,7 +183,7 @@ export class Timeline {
     g.textAlign = "left";
     g.textBaseline = "alphabetic";
     g.fillStyle = T.text;
-    if (model.n) {
+    if (model.n && model.peak >= from && model.peak <= to) {
       const x = this.x(model.peak);
       g.beginPath();
       g.moveTo(x - 4, 14);
@@ -145,45 +197,63 @@ export class Timeline {
     g.fillStyle = T.muted;
     g.strokeStyle = T.muted;
     g.lineWidth = 1;
+    g.setLineDash([2, 3]);
+    let before = -1;
     for (const [event, name] of model.marks) {
+      if (event < from || event > to) continue;
       const x = Math.min(Math.round(this.x(event)) + 0.5, width - 0.5);
+      if (x === before) continue; // thousands may share a pixel
+      before = x;
       g.beginPath();
       g.moveTo(x, 14);
-      g.lineTo(x, bottom);
-      g.setLineDash([2, 3]);
+      g.lineTo(x, FOOT);
       g.stroke();
-      g.setLineDash([]);
       place(name, x);
     }
+    g.setLineDash([]);
   }
 
   x(event) {
-    return this.model.n ? (event / this.model.n) * this.width : 0;
+    return this.zoom.x(event, this.width);
   }
 
   /** @param {number} x px @returns {number} the event there */
   eventAt(x) {
-    return Math.round(Math.min(1, Math.max(0, x / this.width)) * this.model.n);
+    return this.zoom.eventAt(x, this.width);
   }
 
   draw(g) {
-    const { T, width, model } = this, x = this.x(model.pos), bottom = TIMELINE_HEIGHT - BOTTOM;
+    const { T, width, model, zoom } = this;
+    zoom.look(model.pos);
+    if (this.drawn !== `${zoom.from} ${zoom.to}`) this.drawBack();
+    const at = this.x(model.pos), x = Math.min(width, Math.max(0, at));
     g.clearRect(0, 0, width, TIMELINE_HEIGHT);
     g.drawImage(this.back, 0, 0, width, TIMELINE_HEIGHT);
     g.globalAlpha = 0.55; // what is still to come, faded
     g.fillStyle = T.paper;
-    g.fillRect(x, TOP + 1, width - x, bottom - TOP - 1);
+    g.fillRect(x, TOP + 1, width - x, FOOT - TOP - 1);
     g.globalAlpha = 1;
     this.drawScale(g);
-    const at = Math.min(width - 1, Math.max(1, x));
+    this.drawLife(g);
+    if (x !== at) return; // the cursor is among what is hidden
     g.fillStyle = T.text;
-    g.fillRect(at - 1, TOP - 2, 2, bottom - TOP + 2);
+    g.fillRect(Math.min(width - 1, Math.max(1, x)) - 1, TOP - 2, 2, FOOT - TOP + 2);
     g.beginPath();
-    g.arc(Math.min(width - 5, Math.max(5, x)), bottom, 5, 0, 7);
+    g.arc(Math.min(width - 5, Math.max(5, x)), FOOT, 5, 0, 7);
     g.fill();
     g.lineWidth = 1.5;
     g.strokeStyle = T.paper;
     g.stroke();
+  }
+
+  /** From birth to death of the block that was chosen. */
+  drawLife(g) {
+    if (!this.life) return;
+    const { T, width } = this, [from, to] = this.life.map((state) => Math.max(0, Math.min(width, this.x(state))));
+    g.fillStyle = T.paper;
+    g.fillRect(from, FOOT - 5, Math.max(2, to - from), 5);
+    g.fillStyle = T.focus;
+    g.fillRect(from, FOOT - 4, Math.max(2, to - from), 3);
   }
 
   /** @returns {string[]} lines for the tip at x */
@@ -192,7 +262,7 @@ export class Timeline {
     const near = model.marks.filter(([event]) => Math.abs(this.x(event) - x) < 5).map(([, name]) => name);
     if (Math.abs(this.x(model.peak) - x) < 5) near.unshift("peak");
     const head = `after event ${formatCount(i)}`;
-    return [near.length ? `${head} · ${near.join(", ")}` : head,
+    return [near.length ? `${head} · ${[...new Set(near)].slice(0, 6).join(", ")}` : head,
       ...model.series.map((s) => `${s.name.padEnd(9)} ${s.format(s.values[i])}`)];
   }
 }
