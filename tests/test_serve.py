@@ -356,7 +356,7 @@ def test_cancelled_requests_give_their_pages_back_and_change_nobody():
     for _ in range(5):
         engine = Engine(llama, 30, 4, max_running=6, step_tokens=20)
         wishes = [(prompt, steps, 1 + 2 * (k % 4 == 0)) for k, (prompt, steps) in enumerate(requests(24, seed=3))]
-        added = [engine.add(list(prompt), steps, n=n) for prompt, steps, n in wishes]
+        added, last = [engine.add(list(prompt), steps, n=n) for prompt, steps, n in wishes], {}
         while engine.has_work:
             engine.step()
             if draw.random() < 0.3 and (left := [each for each in added if not each.done]):
@@ -368,11 +368,13 @@ def test_cancelled_requests_give_their_pages_back_and_change_nobody():
                 assert engine.cancel(request) and request.done and request.cancelled
                 assert before - held <= engine.pool.used_count <= before and not any(s.table for s in request.samples)
                 assert request.outputs == outputs
+                last[request] = outputs
             engine.check()
         assert_all_free(engine)
         gone = [request for request in added if request.cancelled]
         told = f"{24 - len(gone)} of 24 requests done, {len(gone)} cancelled in"
         assert 3 < len(gone) < 24 and told in str(engine.metrics)
+        assert all(request.outputs == last[request] for request in gone), "nobody goes on with it"
         for request in added:
             assert all(len(output) == request.max_new_tokens for output in request.outputs) or request.cancelled
             if request.n == 1 and request.outputs[0]:
@@ -426,6 +428,18 @@ def test_a_step_that_fails_did_not_happen(layer, monkeypatch):
     assert_all_free(engine)
     for request in added:
         assert_as_alone("llama", request.prompt, request.outputs[0])
+
+
+def test_hits_of_a_step_that_fails_are_not_counted_twice(monkeypatch):
+    engine = Engine(model("llama"), 30, 4)
+    engine.add([1] * 9, 2)
+    engine.run()
+    engine.add([1] * 9, 2)
+    with monkeypatch.context() as broken, pytest.raises(MemoryError):
+        broken.setattr(Batch, "attend", lambda *_: (_ for _ in ()).throw(MemoryError("no")))
+        engine.step()
+    engine.run()
+    assert engine.metrics.hit_tokens == 8
 
 
 @pytest.mark.parametrize("name", ["mistral", "gemma2", "gemma3", "gpt-oss", "gemma4", "llama4"])

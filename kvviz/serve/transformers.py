@@ -5,7 +5,7 @@
     kvviz.page_map(run.log)
 
 A block is there what a page is here: the keys and values of some tokens, 256 as a rule, in all layers. Its tables are
-looked at when a batch is ready and again when its tokens are taken; what has changed in between is written down.
+looked at whenever a batch is ready; what has changed since the one before is written down.
 """
 
 from __future__ import annotations
@@ -21,8 +21,6 @@ from kvviz.cache.generate import windows_of
 from kvviz.cache.pagelog import PageAction, PageLog, PoolInfo
 from kvviz.errors import InvalidRequest, RecordingError
 from kvviz.origin import of_pages
-
-LOOKED_AT = ("prepare_next_batch", "update_batch")  # methods of their batch processor
 
 
 class Table(NamedTuple):
@@ -128,25 +126,20 @@ def record_batching(model: Any, log: PageLog | None = None) -> Iterator[Batching
         from transformers.generation.continuous_batching.continuous_api import ContinuousBatchProcessor as Processor
     except ImportError as error:
         raise RecordingError(f"transformers {version} has no continuous batching") from error
-    recording, before = BatchingRecording(log), {name: getattr(Processor, name) for name in LOOKED_AT}
+    recording, prepare = BatchingRecording(log), Processor.prepare_next_batch
 
-    def looking(method: Any) -> Any:
-        @functools.wraps(method)
-        def call(processor: Any) -> Any:
-            found = method(processor)
-            if processor.config is config:
-                recording.look(processor)
-            return found
+    @functools.wraps(prepare)
+    def prepare_and_look(processor: Any) -> bool:
+        found = prepare(processor)
+        if processor.config is config:
+            recording.look(processor)
+        return found
 
-        return call
-
-    for name, method in before.items():
-        setattr(Processor, name, looking(method))
+    Processor.prepare_next_batch = prepare_and_look
     try:
         yield recording
     finally:
-        for name, method in before.items():
-            setattr(Processor, name, method)
+        Processor.prepare_next_batch = prepare
         recording.end()
     if recording.fault is not None:
         why = f"{type(recording.fault).__name__}: {recording.fault}"
