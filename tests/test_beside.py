@@ -144,6 +144,9 @@ def test_the_numbers_and_words_stand_in_the_page_without_a_script(recorded, repl
 def test_bad_options(recorded, bad):
     with pytest.raises(kvviz.ViewError):
         side_by_side(recorded, recorded, **bad)
+    for pair in ((recorded, None), (None, recorded)):
+        with pytest.raises(kvviz.InvalidRequest, match="takes a Trace, not a NoneType"):
+            side_by_side(*pair)
 
 
 @pytest.mark.browser

@@ -65,6 +65,7 @@ def test_the_picture_says_what_it_shows(make):
     for wrong in ((5, 5), (-1, 5), (0, len(trace) + 1), (1.5, 4), "ab", 7, (1, 2, 3), (True, 5)):
         with pytest.raises(ViewError, match=re.escape("events must be two numbers (i, j), 0 ≤ i < j ≤")):
             make(trace, events=wrong)
+    assert make(trace, events=(0, len(trace))).words == make(trace).words  # all of it is no part
     assert "after event 20 of 40" in make(trace, events=(10, 50), start=30).words
     with pytest.raises(ViewError, match="start 60 is outside the part that is shown, 10 … 50"):
         make(trace, events=(10, 50), start=60)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from PIL import Image
 
 from kvviz.errors import ViewError
+from kvviz.memory.check import traced
 from kvviz.view import poster
 from kvviz.view.align import Alignment, align
 from kvviz.view.base import base_of
@@ -48,8 +49,8 @@ def side_by_side(
     titles: one for each run. start: the number of a's events after which it opens, None: the peak of its allocated bytes.
     fold: see block_map; None: where block_map would fold both.
 
-    Raises ViewError for an unknown device, start or theme, and unless there are two titles; InconsistentTrace where no
-    true picture exists.
+    Raises ViewError for an unknown device, start or theme, and unless there are two titles; InvalidRequest for what is
+    no trace; InconsistentTrace where no true picture exists.
     """
     if isinstance(titles, str) or len(titles) != 2 or not all(isinstance(title, str) for title in titles):
         raise ViewError(f"titles are two strings, one for each run, not {titles!r}")
@@ -57,7 +58,7 @@ def side_by_side(
     if fold not in (None, True, False):
         raise ViewError(f"fold must be True, False or None, not {fold!r}")
     first = Scene(a, device, start, fold)
-    pairs = align(a, b, device)
+    pairs = align(a, traced(b), device)
     second = Scene(b, device, pairs.beside(first.start), fold)
     if fold is None and first.folded != second.folded:
         first.folded = second.folded = False

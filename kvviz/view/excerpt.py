@@ -64,5 +64,6 @@ def _of(trace: Trace, low: int, high: int, device: int, start: int | None, fold:
     if start is not None and not 0 <= start <= high - low:
         raise ViewError(f"start {start + low:,} is outside the part that is shown, {low:,} … {high:,}")
     scene = Scene(trace.range(low, high), device, start, fold)
-    scene.part = f"Showing {low:,} to {high:,} of {len(trace):,} events: event 0 here is event {low:,} there{more}"
+    if high - low < len(trace):
+        scene.part = f"Showing {low:,} to {high:,} of {len(trace):,} events: event 0 here is event {low:,} there{more}"
     return scene
