@@ -137,7 +137,7 @@ def test_the_numbers_and_words_stand_in_the_page_without_a_script(recorded, repl
 @pytest.mark.parametrize(
     "bad",
     [
-        {"titles": "ab"}, {"titles": ("a",)}, {"titles": (1, 2)}, {"device": 3}, {"theme": "blue"}, {"fold": 1.5},
+        {"titles": "ab"}, {"titles": ("a",)}, {"titles": (1, 2)}, {"titles": 5}, {"device": 3}, {"theme": "blue"}, {"fold": 1.5},
         {"start": -1},
     ],
 )  # fmt: skip

@@ -67,6 +67,23 @@ def test_addresses_that_other_segments_had_before(node, tmp_path):
     assert (axis.cuts * axis.unit // MIB).tolist() == [0, 4, 10, 18, 20, 28], "each byte that was ever reserved, once"
 
 
+def test_a_part_that_begins_while_a_block_awaits_its_free(node, tmp_path):
+    trace = next(t for t, _ in map(random_trace, range(20)) if _waiting(t))
+    cut = _waiting(trace)[0]
+    part, shown = trace.range(cut, len(trace)), _states(node, tmp_path, trace.range(cut, len(trace)))
+    names = ("reserved", "allocated", "active", "requested")
+    assert part.at(0).active > part.at(0).allocated, "something awaits its free"
+    for i, state in enumerate(shown["states"]):
+        whole = trace.at(cut + i)
+        assert {n: state[n] for n in names} == {n: getattr(whole, n) for n in names}, f"event {i} of the part"
+
+
+def _waiting(trace):
+    """States in which a block awaits its free, and later gets it."""
+    b = trace.lifetimes().blocks
+    return [int(f) + 1 for f, d in zip(b.freed, b.died) if 0 <= f < d - 1 and d < len(trace)]
+
+
 def _compare(node, tmp_path, trace, history):
     shown = _states(node, tmp_path, trace)
     assert len(shown["states"]) == len(trace) + 1 == len(history)

@@ -224,7 +224,7 @@ class Scene:
         freed, died = b.freed < self.events, b.died < self.events
         columns = {
             "born": Column(b.born, alike=True),
-            "life": Column(np.where(freed, b.freed - b.born, 0)),
+            "life": Column(np.where(freed, b.freed - b.born + 1, 0)),  # 1: freed already when the recording began
             "wait": Column(np.where(died, b.died - b.freed + 1, 0)),
             "size": Column(b.size // unit),
             "slack": Column(b.size - b.requested),

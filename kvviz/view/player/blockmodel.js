@@ -21,7 +21,7 @@ export class BlockModel {
     this.size = new Float64Array(rows);
     this.asked = new Float64Array(rows);
     for (let r = 0; r < rows; r++) {
-      this.freed[r] = col.life[r] ? col.born[r] + col.life[r] : n; // a life of 0: never freed
+      this.freed[r] = col.life[r] ? col.born[r] + col.life[r] - 1 : n; // a life of 0: never freed
       this.died[r] = col.wait[r] ? this.freed[r] + col.wait[r] - 1 : n;
       this.size[r] = col.size[r] * this.unit;
       this.asked[r] = this.size[r] - col.slack[r];
