@@ -52,7 +52,7 @@ def side_by_side(
     Raises ViewError for an unknown device, start or theme, and unless there are two titles; InvalidRequest for what is
     no trace; InconsistentTrace where no true picture exists.
     """
-    if isinstance(titles, str) or len(titles) != 2 or not all(isinstance(title, str) for title in titles):
+    if not isinstance(titles, (tuple, list)) or [type(title) for title in titles] != [str, str]:
         raise ViewError(f"titles are two strings, one for each run, not {titles!r}")
     refuse_options("auto", theme)
     if fold not in (None, True, False):
