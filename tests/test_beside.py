@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import kvviz
+from kvviz.memory.trace import Events, Trace
 from kvviz.view.align import align, requests
 from kvviz.view.beside import side_by_side, signed
 from kvviz.view.scene import SERIES, format_bytes
@@ -147,6 +148,13 @@ def test_bad_options(recorded, bad):
     for pair in ((recorded, None), (None, recorded)):
         with pytest.raises(kvviz.InvalidRequest, match="takes a Trace, not a NoneType"):
             side_by_side(*pair)
+
+
+@pytest.mark.browser
+def test_two_runs_in_which_nothing_happened(open_page):
+    page = open_page(side_by_side(Trace(Events.of(0)), Trace(Events.of(0))), ready=False)
+    page.wait_for_selector(".kvviz-beside[data-ready='1']")
+    assert page.troubles == [] and page.evaluate(f"{BOTH}.length") == 2
 
 
 @pytest.mark.browser

@@ -200,7 +200,7 @@ def test_tips_tell_what_lies_there(open_page, trace):
     tip = page.locator(".tip")
     assert tip.is_visible()
     text = tip.text_content()
-    for part in ("weights · 9 MiB", "requested 9.00 MiB (9,436,884 B)", "born at event 5, lives to the end", hex(BASE)):
+    for part in ("weights · 9 MiB", "requested 9.00 MiB (9,436,884 B)", "born at event 5, lives to the last event here", hex(BASE)):
         assert part in text
     page.evaluate("document.querySelector('.kvviz-player').kvviz.showTip(null)")
     assert not tip.is_visible()

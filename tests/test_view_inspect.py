@@ -76,8 +76,13 @@ def test_a_time_where_the_trace_has_them(tmp_path):
     columns = {name: getattr(trace.events, name) for name in vars(trace.events)}
     timed = Trace(Events(**{**columns, "time_us": times}), entry=trace.entry, owners=trace.owners, stacks=trace.stacks)
     said = [state["time"] for state in tell(tmp_path, timed, [1, 51])]
-    assert said == ["about 0 µs after the start", "about 50.0 ms after the start"]
+    assert said == ["about 0 µs after the first event here", "about 50.0 ms after the first event here"]
     assert tell(tmp_path, trace, [1])[0]["time"] == "", "all its times are alike"
+    columns["time_us"] = np.where(np.arange(count) < 3, 0, times)  # of the first ones nobody knows when they were
+    late = Trace(Events(**columns), entry=trace.entry, owners=trace.owners, stacks=trace.stacks)
+    assert [state["time"] for state in tell(tmp_path, late, [1, 51])] == [
+        "about 0 µs after the first event here", "about 47.0 ms after the first event here"
+    ]  # fmt: skip
 
 
 def test_the_palette_is_that_of_the_stills():

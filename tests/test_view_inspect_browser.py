@@ -86,7 +86,7 @@ def test_a_chosen_block_says_all_and_stays_while_the_cursor_moves(open_page, tra
     assert said["address"] == hex(start + 64 * KIB) and said["stream"] == "0"
     assert said["lies in"] == "small pool, segment of 2 MiB"
     assert said["call site"] == "torch.cat · model.layers.3.self_attn · train.py:12"
-    assert said["born"] == "event 15" and said["dies"] == "lives to the end" and said["age"] == "25 events"
+    assert said["born"] == "event 15" and said["dies"] == "lives to the last event here" and said["age"] == "25 events"
     seek(page, 30)
     assert card(page)["age"] == "15 events" and page.locator(".card .now").text_content() == ""
     seek(page, 10)

@@ -26,10 +26,12 @@ def inspecting(scene: Scene) -> dict[str, Any]:
 def times_of(time_us: np.ndarray) -> list[int]:
     """Microseconds since the first event of the states 0 … n, or, of a long trace, of evenly spaced ones from 0 to n.
 
-    Empty where the trace has no times, or such as go backwards.
+    Empty where the trace has no times, or such as go backwards. A time of 0 is unknown: it is that of the first known one.
     """
-    if not len(time_us) or time_us[-1] <= time_us[0]:
+    known = time_us[time_us > 0]
+    if not len(known) or known[-1] <= known[0]:
         return []
+    time_us = np.where(time_us > 0, time_us, known[0])
     states = np.linspace(0, len(time_us), min(len(time_us), TIMES) + 1)
     picked = time_us[np.maximum(np.rint(states).astype("i8") - 1, 0)].astype("i8")
     since = picked - int(time_us[0])

@@ -99,8 +99,8 @@ test("what is said of a block follows the cursor", () => {
   };
   assert.equal(said(5).requested, "2.0 KiB (2,036 B)");
   assert.equal(said(5).rounded, "2 KiB (2,048 B)");
-  assert.equal(said(5).born, "event 3, about 600 µs after the start");
-  assert.equal(said(5).dies, "event 9, about 2.6 ms after the start");
+  assert.equal(said(5).born, "event 3, about 600 µs after the first event here");
+  assert.equal(said(5).dies, "event 9, about 2.6 ms after the first event here");
   assert.deepEqual(["age", "lies in", "address", "stream", "call site"].map((k) => said(5)[k]),
     ["2 events", "small pool, segment of 2 MiB", "0x64", "1", "torch.cat · model.layers.3.attn · a.py:1"]);
   assert.equal(said(1).age, "not born yet: in 2 events");
@@ -112,7 +112,7 @@ test("what is said of a block follows the cursor", () => {
   assert.deepEqual(eventsOf(model, 0), [3, 9]);
   assert.deepEqual(eventsOf(model, 1), [0, -1]);
   assert.equal(ageOf(model, 1), "more than 10 events");
-  assert.equal(Object.fromEntries(facts(model, 1)).born, "before the recording");
+  assert.equal(Object.fromEntries(facts(model, 1)).born, "before the first event here");
   assert.deepEqual([3, 7, 9, 1].map((pos) => ((model.pos = pos), rowOf(model))), [0, 0, 0, -1]);
   model.pos = 5;
   assert.deepEqual(placeFacts(model, 60).slice(0, 4), [["state", "cached, inactive · 23 KiB"], ["lies in", "small pool, segment of 2 MiB"],
@@ -124,7 +124,7 @@ test("what is said of a block follows the cursor", () => {
 test("times", () => {
   assert.deepEqual([7, 1500, 1.25e6, 9e7, 1.2e10].map(formatTime), ["7 µs", "1.5 ms", "1.3 s", "1.5 min", "3.3 h"]);
   assert.equal(timeOf({ n: 10, meta: {} }, 3), "");
-  assert.equal(timeOf({ n: 10, meta: { times: [0, 5, 2000] } }, 10), "about 2.0 ms after the start");
+  assert.equal(timeOf({ n: 10, meta: { times: [0, 5, 2000] } }, 10), "about 2.0 ms after the first event here");
 });
 
 test("a filter hides exactly those that do not pass, and says so", () => {

@@ -44,7 +44,7 @@ export async function beside(hosts, { runs, pairs, most, options }) {
     host.querySelectorAll(".kvviz-player").forEach((element, k) => {
       players.push(mount(/** @type {HTMLElement} */ (element), buffers[k], { ...options, onSeek: moved(k) }));
     });
-    for (const { timeline } of players) timeline.most = most;
+    for (const { timeline } of players) timeline.most = Math.max(1, most);
     oneScale(players);
     tell(host, players);
     host.dataset.ready = "1";

@@ -176,7 +176,7 @@ export class BlockModel {
   }
 
   bornText(row) {
-    return this.born[row] < 0 ? "older than the recording" : `born at event ${formatCount(this.born[row] + 1)}`;
+    return this.born[row] < 0 ? "older than the first event here" : `born at event ${formatCount(this.born[row] + 1)}`;
   }
 
   /** The real address, which does not fit a JS number. @param {number} place on the compressed axis @returns {string} */

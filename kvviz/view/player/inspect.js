@@ -56,7 +56,7 @@ export class Card {
     return [
       button("Go to birth", () => player.controls.jump(birth), { title: `Event ${formatCount(birth)}` }),
       button("Go to death", () => player.controls.jump(death), {
-        disabled: death < 0, title: death < 0 ? "It lives to the end" : `Event ${formatCount(death)}`,
+        disabled: death < 0, title: death < 0 ? "It lives to the last event here" : `Event ${formatCount(death)}`,
       }),
       this.follow, pins,
     ];

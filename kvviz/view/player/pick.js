@@ -62,7 +62,7 @@ export function timeOf(model, i) {
   const times = model.meta.times || [], steps = times.length - 1;
   if (steps < 1 || !model.n) return "";
   const at = (i / model.n) * steps, k = Math.min(steps - 1, Math.floor(at));
-  return `about ${formatTime(times[k] + (at - k) * (times[k + 1] - times[k]))} after the start`;
+  return `about ${formatTime(times[k] + (at - k) * (times[k + 1] - times[k]))} after the first event here`;
 }
 
 /** How long ago it was born, or how long it is until then. @param {any} model @param {number} row @returns {string} */
@@ -85,8 +85,8 @@ export function facts(model, row) {
   const place = home ? `${poolName(home.kind)}, segment of ${formatBytes(home.units * model.unit)}` : "it does not live now";
   return [
     ["requested", exact(model.asked[row])], ["rounded", exact(model.size[row])],
-    ["born", model.born[row] < 0 ? "before the recording" : when(birth)],
-    ["dies", death < 0 ? "lives to the end" : when(death)], ["age", ageOf(model, row)], ["lies in", place],
+    ["born", model.born[row] < 0 ? "before the first event here" : when(birth)],
+    ["dies", death < 0 ? "lives to the last event here" : when(death)], ["age", ageOf(model, row)], ["lies in", place],
     ["address", model.realAddress(model.address[row])], ["stream", String(model.stream[row])],
     ["call site", model.stackOf(row) || "not in this trace"],
   ];

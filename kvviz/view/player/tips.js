@@ -5,7 +5,7 @@ import { formatBytes, formatCount } from "./format.js";
 /** @param {any} model @param {number} row a block @returns {string[]} lines, the first a heading */
 export function blockTip(model, row) {
   const exact = (bytes) => `${formatBytes(bytes)} (${formatCount(bytes)} B)`;
-  const end = model.died[row] === model.n ? "lives to the end" : `dies at event ${formatCount(model.died[row] + 1)}`;
+  const end = model.died[row] === model.n ? "lives to the last event here" : `dies at event ${formatCount(model.died[row] + 1)}`;
   const lines = [
     `${model.meta.owners[model.owner[row]].name} · ${formatBytes(model.size[row])}`,
     `requested ${exact(model.asked[row])}`, `rounded   ${exact(model.size[row])}`,
