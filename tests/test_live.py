@@ -238,6 +238,8 @@ def test_a_copy_is_not_watched_and_a_cache_that_is_gone_leaves_its_picture(page)
 def test_bad_options_are_refused_before_anything_is_shown(page):
     with pytest.raises(kvviz.ViewError, match="theme"):
         paged().live(theme="blue")
+    with pytest.raises(TypeError, match="bogus"):  # at once, not when the run is over
+        paged().live(bogus=3)
     assert page.hooks == 0
 
 

@@ -19,11 +19,12 @@ from kvviz import InvalidRequest, OutOfMemory, PoolExhausted, SequenceFreed
 from kvviz.cache import flex
 from kvviz.cache.attach import GATHERING, NAME, paged_attention
 from kvviz.cache.attention import plain_attention, running_softmax, window_mask
+from kvviz.cache.groups import share
+from kvviz.cache.layer import PagedLayer
 from kvviz.cache.paged import PagedKVCache
 from kvviz.cache.pagelog import PageAction
 from kvviz.cache.pages import PagePool
 from kvviz.cache.store import Loose, Slab
-from kvviz.cache.transformers import PagedLayer, _share
 from tests.tiny_models import FULL_ONLY, HYBRID, MODELS, VOCABULARY, WINDOW, assistant, build, cache_name, model
 
 SIZES = (1, 3, 16, 64, 256)
@@ -1126,14 +1127,14 @@ def test_a_step_that_was_interrupted_is_noticed(monkeypatch):
 
 def test_shares():
     full = math.inf
-    assert _share(100, [1, 1], {0: 8, 1: full}) == {0: 8, 1: 92}
-    assert _share(100, [1, 3], {0: 8, 1: full}) == {0: 8, 1: 30}
-    assert _share(10, [1, 1], {0: 8, 1: full}) == {0: 5, 1: 5}
-    assert _share(12, [2, 1], {0: 8, 1: full}) == {0: 4, 1: 4}
-    assert _share(100, [1, 1], {0: 8, 1: 9}) == {0: 8, 1: 9}
-    assert _share(30, [1, 1, 1], {0: 4, 1: 20, 2: full}) == {0: 4, 1: 13, 2: 13}
-    assert _share(7, [1], {0: full}) == {0: 7} and _share(7, [1, 9], {0: full}) == {0: 7}
-    assert _share(1, [1, 1], {0: 8, 1: full}) == {0: 0, 1: 0}
+    assert share(100, [1, 1], {0: 8, 1: full}) == {0: 8, 1: 92}
+    assert share(100, [1, 3], {0: 8, 1: full}) == {0: 8, 1: 30}
+    assert share(10, [1, 1], {0: 8, 1: full}) == {0: 5, 1: 5}
+    assert share(12, [2, 1], {0: 8, 1: full}) == {0: 4, 1: 4}
+    assert share(100, [1, 1], {0: 8, 1: 9}) == {0: 8, 1: 9}
+    assert share(30, [1, 1, 1], {0: 4, 1: 20, 2: full}) == {0: 4, 1: 13, 2: 13}
+    assert share(7, [1], {0: full}) == {0: 7} and share(7, [1, 9], {0: full}) == {0: 7}
+    assert share(1, [1, 1], {0: 8, 1: full}) == {0: 0, 1: 0}
 
 
 @pytest.mark.parametrize("name", ["llama", "mistral", "gemma2", "gemma3", "gemma4"])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,13 +14,11 @@ from kvviz.cache.pagelog import PageLog
 from kvviz.cache.spec import CacheSpec, natural, positive
 from kvviz.cache.step import Memory, Step
 from kvviz.cache.table import PageTable
+from kvviz.cache.watched import Watched
 from kvviz.errors import CorruptCache, InvalidRequest
 
-if TYPE_CHECKING:
-    from kvviz.view.live import Live
 
-
-class PagedKVCache(Lockstep):
+class PagedKVCache(Watched, Lockstep):
     """Keys and values of `batch` sequences in pages of `page_size` tokens.
 
         cache = kvviz.PagedKVCache(layers=2, kv_heads=2, head_dim=16, tokens=1024)
@@ -304,23 +301,7 @@ class PagedKVCache(Lockstep):
             self._widen(self.spec.batch, tokens)
         self.past = tokens
 
-    # seen from outside
-
-    def live(self, title: str | None = None, theme: str = "auto", **words: Any) -> Live:
-        """Show the pages and the numbers held, in use and logical on the notebook's page while they change.
-
-            with cache.live():                        # or cache.live() alone, until the end of the cell
-                model.generate(**inputs, cache=cache)
-
-        A picture is drawn between two steps, at most four times a second and in at most 5 % of the run's time; it shows
-        all that came so far. In the end the page map of the whole stands in its place. title, theme, and in `words`
-        tokens and tokenizer: as for kvviz.page_map. Where there is no notebook, nothing is drawn before the end.
-
-        Raises ViewError for an unknown theme or title.
-        """
-        from kvviz.view.live.pages import live
-
-        return live(self, title, theme, **words)
+    # invariants
 
     def check(self) -> None:
         """Walk pages, references and tables. Raises CorruptCache, saying the difference."""

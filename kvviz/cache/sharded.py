@@ -28,11 +28,12 @@ import torch
 from kvviz.cache import attach
 from kvviz.cache.gathered import BytesOfRanks, RankBytes, bytes_of_ranks, load_log, log_of_ranks, save_log
 from kvviz.cache.generate import paged_cache
+from kvviz.cache.groups import Group
 from kvviz.cache.paged import PagedKVCache
 from kvviz.cache.pagelog import PageLog
 from kvviz.cache.ranks import RankError, Ranks, current, heads_of, join, named, queries_of, told
 from kvviz.cache.spec import storage_bytes
-from kvviz.cache.transformers import Group, PagedCache
+from kvviz.cache.transformers import PagedCache
 from kvviz.errors import InvalidRequest, KvvizError
 
 __all__ = [

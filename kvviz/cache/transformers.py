@@ -7,115 +7,27 @@ one window) share a PagedKVCache. All of them write into one PageLog.
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
-from transformers import Cache, CacheLayerMixin
+from transformers import Cache
 
 from kvviz.cache import attach
-from kvviz.cache.capacity import Capacity, most_pages
+from kvviz.cache.capacity import Capacity
 from kvviz.cache.generate import windows_of
+from kvviz.cache.groups import Group, share_out
+from kvviz.cache.layer import PagedLayer
 from kvviz.cache.paged import PagedKVCache
 from kvviz.cache.pagelog import PageLog
 from kvviz.cache.quantized import QuantizedPagedKVCache
-from kvviz.errors import InvalidRequest, OutOfMemory, PoolExhausted, SequenceFreed
-
-if TYPE_CHECKING:
-    from kvviz.view.live import Live
+from kvviz.cache.watched import Watched
+from kvviz.errors import InvalidRequest, SequenceFreed
 
 ROLLBACK = 128  # tokens beyond a window that are kept while generate() drafts and takes back
 
 
-def _share(total: int, prices: Sequence[int], needs: dict[int, float]) -> dict[int, int]:
-    """Pages for each of `needs` at its price: as many for all, but for nobody more than it needs."""
-    given: dict[int, int] = {}
-    while waiting := needs.keys() - given.keys():
-        each = total // sum(prices[k] for k in waiting)
-        modest = [k for k in waiting if needs[k] <= each]
-        given.update((k, int(needs[k])) for k in modest)
-        total -= sum(prices[k] * given[k] for k in modest)
-        if not modest:
-            given.update(dict.fromkeys(waiting, each))
-    return given
-
-
-@dataclass
-class Group:
-    """The layers of one type, and their cache once the first tokens have come."""
-
-    name: str
-    window: int | None
-    layers: list[int]
-    cache: PagedKVCache | None = field(default=None, repr=False)
-
-
-class PagedLayer(CacheLayerMixin):
-    """One layer, as transformers wants it; all it knows is its group, and its place there."""
-
-    is_compileable = False
-    is_croppable = True
-
-    def __init__(self, owner: PagedCache, group: Group, number: int, slides: bool):
-        super().__init__()
-        self.owner, self.group, self.number = owner, group, number
-        self.is_sliding = slides  # decides which of the model's masks is made with this layer's sizes
-        self.is_croppable = owner.dtype != "int4"  # generate() must not draft what a coded group would not give back
-
-    def __repr__(self) -> str:
-        return f"PagedLayer({self.group.name})"
-
-    def lazy_initialization(self, key_states: torch.Tensor, value_states: torch.Tensor) -> None:
-        self.owner.prepare(self.group, key_states[:, :, :0])
-        self.is_initialized = True
-
-    def update(
-        self, key_states: torch.Tensor, value_states: torch.Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Put new tokens into pages; return what their queries may see, or leave word for kvviz's own attention."""
-        extra = kwargs.get("kwargs") if self.owner.attached else None  # of the attention function, since 5.24
-        given = key_states.dtype
-        try:
-            cache = self.owner.prepare(self.group, key_states, self.number, ours=extra is not None)
-            keys, values = key_states.to(cache.spec.dtype), value_states.to(cache.spec.dtype)
-            step = cache.write(self.number, keys, values)
-        except (OutOfMemory, PoolExhausted):
-            self.owner.undo_first(self.group)
-            raise
-        self.is_initialized = True
-        if extra is not None and self.owner.masks(self.group):
-            extra["kv_window"] = self.group.window
-        if extra is None or step is None or step.read is None or keys.dtype != given or not cache.in_place:
-            keys, values = cache.get_all(self.number) if step is None else cache.read(self.number, step, keys, values)
-            return keys.to(given), values.to(given)
-        cache.put(self.number, step, keys, values)
-        extra["kv_pages"] = cache.pages_of(self.number, step)
-        return key_states, value_states
-
-    def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        """(number of keys, number of the first of them) that update will return for so many new tokens."""
-        new = query_length.shape[0] if isinstance(query_length, torch.Tensor) else query_length  # positions until 5.5
-        first = self.group.cache.next_from if self.group.cache else 0
-        return self.get_seq_length() + new - first, first
-
-    def get_seq_length(self) -> int:
-        """Tokens that this layer has seen."""
-        return self.group.cache.seen_by(self.number) if self.group.cache else 0
-
-    def get_max_length(self) -> int:
-        return -1 if self.group.window is None else self.group.window
-
-    get_max_cache_shape = get_max_length  # until 5.15
-
-    def offload(self) -> None:
-        raise InvalidRequest("pages are not offloaded: use a smaller pool, or a window")
-
-    prefetch = offload
-
-
-class PagedCache(Cache):
+class PagedCache(Watched, Cache):
     """A transformers cache whose keys and values lie in pages. Made by kvviz.paged_cache.
 
     log: what happened to the pages, for kvviz.page_map. groups: one for each type of layer.
@@ -200,22 +112,6 @@ class PagedCache(Cache):
                 group.cache.free()
             group.cache = None
         self._freed = True
-
-    def live(self, title: str | None = None, theme: str = "auto", **words: Any) -> Live:
-        """Show the pages and the numbers held, in use and logical on the notebook's page while generate() goes on.
-
-            with cache.live():                        # or cache.live() alone, until the end of the cell
-                model.generate(**inputs, cache=cache)
-
-        A picture is drawn between two steps, at most four times a second and in at most 5 % of the run's time; it shows
-        all that came so far. In the end the page map of the whole stands in its place. title, theme, and in `words`
-        tokens and tokenizer: as for kvviz.page_map. Where there is no notebook, nothing is drawn before the end.
-
-        Raises ViewError for an unknown theme or title.
-        """
-        from kvviz.view.live.pages import live
-
-        return live(self, title, theme, **words)
 
     def truncate(self, keep: int) -> None:
         """Keep the most recent tokens; positions stay as they were."""
@@ -385,30 +281,7 @@ class PagedCache(Cache):
             group.cache, cache.log = cache, self.log
 
     def _share_out(self, caches: Sequence[PagedKVCache]) -> None:
-        """Pages of each group without a pool: as many for all, but windows no more than they need."""
-        named = self.capacity.named
-        if named == "tokens":
-            for cache in caches:
-                cache.capacity = self.capacity
-            return
-        total = getattr(self.capacity, named)
-        wish, rest, needs = f"{named}, now {total:,}", total, {}
-        if named == "max_bytes":  # tokens of all that wait to be coded come off first
-            rest -= sum(c.spec.waiting_bytes for c in caches if isinstance(c, QuantizedPagedKVCache))
-        prices = [1 if named == "pages" else cache.spec.token_bytes * self.page_size for cache in caches]
-        for k, cache in enumerate(caches):
-            if cache.pool:
-                rest -= prices[k] * cache.pool.pages
-            else:
-                stored = None if cache.window is None else cache.window + cache.past
-                needs[k] = math.inf if stored is None else cache.spec.batch * most_pages(stored, self.page_size)
-        for k, pages in _share(rest, prices, needs).items():
-            if pages < 1:
-                raise PoolExhausted(
-                    f"{named}={total:,} leaves no page for {caches[k].name}, where a page of each type of layers takes "
-                    f"{sum(prices):,}: raise {named}"
-                )
-            caches[k].capacity = Capacity(pages=pages, wish=wish)
+        share_out(caches, self.capacity, self.page_size)
 
     def _caches(self) -> list[PagedKVCache]:
         return [group.cache for group in self.groups if group.cache]
