@@ -200,7 +200,8 @@ def test_tips_tell_what_lies_there(open_page, trace):
     tip = page.locator(".tip")
     assert tip.is_visible()
     text = tip.text_content()
-    for part in ("weights · 9 MiB", "requested 9.00 MiB (9,436,884 B)", "born at event 5, lives to the last event here", hex(BASE)):
+    requested, life = "requested 9.00 MiB (9,436,884 B)", "born at event 5, lives to the last event here"
+    for part in ("weights · 9 MiB", requested, life, hex(BASE)):
         assert part in text
     page.evaluate("document.querySelector('.kvviz-player').kvviz.showTip(null)")
     assert not tip.is_visible()
