@@ -32,11 +32,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
+from benchmarks.browser import launch, show, steps
 
 MAKE = """
 import json, sys, time
@@ -55,38 +51,19 @@ peak = next(int(line.split()[1]) for line in open("/proc/self/status") if line.s
 print(json.dumps({"events": len(trace), "import_s": imported - began, "load_s": loaded - imported,
     "build_s": built - loaded, "cpu_s": spent - started, "write_s": wrote - built, "html_bytes": len(page), "python_mb": peak}))
 """
-# The time of the first frame that was put on screen with the player in it, since the page began to load.
-FIRST = """() => new Promise((done) => {
-  const look = () => document.querySelector('.kvviz-player[data-ready="1"]')
-    ? requestAnimationFrame(() => done(performance.now())) : requestAnimationFrame(look);
-  look();
-})"""
-STEPS = """(count) => {
-  const player = document.querySelector(".kvviz-player").kvviz, took = [];
-  for (let k = 0; k < count; k++) {
-    const event = Math.floor(((k * 7919) % count) / count * player.model.n);
-    const began = performance.now();
-    player.seek(event);
-    player.mapPen.getImageData(0, 0, 1, 1);
-    took.push(performance.now() - began);
-  }
-  return took;
-}"""
 
 
-def ours(file: Path, folder: Path, browser: Any, steps: int) -> dict[str, float]:
+def ours(file: Path, folder: Path, browser: Any, count: int) -> dict[str, float]:
     page_file = folder / "map.html"
     made = subprocess.run(
         [sys.executable, "-c", MAKE, str(file), str(page_file)], capture_output=True, text=True, check=True
     )
     result = json.loads(made.stdout)
-    page = browser.new_page(viewport={"width": 1280, "height": 900})
-    page.goto(page_file.as_uri(), wait_until="commit")
-    result["show_s"] = page.evaluate(FIRST) / 1000
+    page, first = show(browser, page_file)
+    result["show_s"] = first / 1000
     result["first_s"] = sum(result[name] for name in ("load_s", "build_s", "write_s", "show_s"))
     result["peak_mb"] = memory(browser, "VmHWM")
-    took = sorted(page.evaluate(STEPS, steps))
-    result |= {"step_p50_ms": took[len(took) // 2], "step_p95_ms": took[int(len(took) * 0.95)]}
+    result["step_p50_ms"], result["step_p95_ms"] = steps(page, count)
     result["after_mb"] = memory(browser, "VmRSS")
     page.close()
     page_file.unlink()
@@ -200,12 +177,15 @@ def report(rounds: list[dict[str, float]]) -> dict[str, float]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    options.add_argument("files", nargs="+", type=Path)
+    options.add_argument("files", nargs="*", type=Path)
     options.add_argument("--viewer", type=Path, help="folder with MemoryViz.js and d3.js")
     options.add_argument("--rounds", type=int, default=3)
     options.add_argument("--steps", type=int, default=200)
     options.add_argument("--limit", type=float, default=60, help="seconds for a picture of the other viewer")
     given = options.parse_args()
+    if not given.files:
+        print("left out: it needs snapshot files, see benchmarks/view_snapshots.py")
+        return
     from playwright.sync_api import sync_playwright
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
@@ -213,11 +193,11 @@ def main() -> None:
             print(f"{file.name}: {file.stat().st_size:,} B", flush=True)
             mine, others = [], []
             for _ in range(given.rounds):
-                browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+                browser = launch(playwright)
                 mine.append(ours(file, Path(folder), browser, given.steps))
                 browser.close()
                 if given.viewer and not any(math.isnan(other["state_s"]) for other in others):
-                    browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+                    browser = launch(playwright)
                     others.append(theirs(file, given.viewer, browser, given.limit))
                     browser.close()
             result = report(mine)

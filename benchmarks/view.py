@@ -15,40 +15,17 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.browser import CHROMIUM, launch, show, steps
 from benchmarks.view_workload import busy_trace
 from kvviz.errors import ModelUnavailable
 from kvviz.memory.file import load
 from kvviz.memory.trace import Trace
 from kvviz.view import block_map
 
-CHROMIUM = "/usr/bin/chromium"
-FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-    "--disable-background-networking", "--disable-component-update", "--disable-sync",
-)  # fmt: skip
 LIMITS = {"build_s": 1.5, "html_bytes": 600_000, "first_ms": 1000, "step_p95_ms": 16}
 
-# In the page: seek, draw, and read one pixel back, which waits until the drawing is really done.
-_STEPS = """(count) => {
-  const player = document.querySelector(".kvviz-player").kvviz, pen = player.mapPen, took = [];
-  for (let k = 0; k < count; k++) {
-    const event = Math.floor(((k * 7919) % count) / count * player.model.n);   // far jumps, in no order
-    const began = performance.now();
-    player.seek(event);
-    pen.getImageData(0, 0, 1, 1);
-    took.push(performance.now() - began);
-  }
-  return took;
-}"""
-# The time of the first frame that was put on screen with the player in it, since the page began to load.
-_FIRST = """() => new Promise((done) => {
-  const look = () => document.querySelector('.kvviz-player[data-ready="1"]')
-    ? requestAnimationFrame(() => done(performance.now())) : requestAnimationFrame(look);
-  look();
-})"""
 
-
-def measure(trace: Trace, repeats: int = 3, steps: int = 200) -> dict[str, Any]:
+def measure(trace: Trace, repeats: int = 3) -> dict[str, Any]:
     """Medians of `repeats`: build_s, html_bytes, first_ms (from the page load), model_ms, step_p50_ms, step_p95_ms.
 
     The browser's figures are missing where there is no Chromium.
@@ -70,15 +47,13 @@ def measure(trace: Trace, repeats: int = 3, steps: int = 200) -> dict[str, Any]:
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         page_file = view.save_html(Path(folder) / "map.html")
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=list(FLAGS))
+        browser = launch(playwright)
         runs = []
         for _ in range(repeats):
-            page = browser.new_page(viewport={"width": 1280, "height": 900})
-            page.goto(page_file.as_uri(), wait_until="commit")
-            first = page.evaluate(_FIRST)
-            took = sorted(page.evaluate(_STEPS, steps))
+            page, first = show(browser, page_file)
+            took = steps(page, 200)
             model = page.evaluate("document.querySelector('.kvviz-player').kvviz.timing.model")
-            runs.append((first, model, took[len(took) // 2], took[int(len(took) * 0.95)]))
+            runs.append((first, model, *took))
             page.close()
         browser.close()
     names = ("first_ms", "model_ms", "step_p50_ms", "step_p95_ms")

@@ -63,3 +63,12 @@ class UnknownModel(KvvizError, ValueError):
 
 class CorruptModel(KvvizError, RuntimeError):
     """The cached model cannot be read; the message names the folder to delete."""
+
+
+def brief(value: object, most: int = 80) -> str:
+    """What a caller gave, for the end of a message: one line, however long its repr is, or where it has none."""
+    try:
+        text = " ".join(repr(value).split())
+    except ValueError:  # of an int of thousands of digits
+        text = "an int of thousands of digits"
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -79,7 +79,7 @@ class Ledger:
         return self.text or "<Ledger: nothing settled yet>"
 
     def _repr_html_(self) -> str:
-        heads = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("", "claim", "verdict", "measured", "lesson"))
+        heads = "".join(f"<th style='text-align:left'>{name}</th>" for name in ("row", "claim", "verdict", "measured", "lesson"))
         rows = "".join(f"<tr>{''.join(map(_cell, _cells(e)))}</tr>" for e in self.entries)
         return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 

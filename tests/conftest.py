@@ -1,9 +1,11 @@
-"""What several tests share: the browser."""
+"""What several tests share: the browser, its pages, and one thread for small tensors."""
 
 import os
 import shutil
 
 import pytest
+
+from tests.player.browser import opener
 
 CHROMIUM_FLAGS = [
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
@@ -24,3 +26,20 @@ def chromium():
         browser = running.chromium.launch(executable_path=path, args=CHROMIUM_FLAGS)
         yield browser
         browser.close()
+
+
+@pytest.fixture
+def open_page(chromium, tmp_path):
+    """open_page(view or HTML, ...) -> its page: see tests/player/browser.py."""
+    yield from opener(chromium, tmp_path)
+
+
+@pytest.fixture
+def one_thread():
+    """A thread costs more than it computes where tensors are small."""
+    import torch
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)

@@ -5,14 +5,15 @@ The states are those of the gallery (`make gallery`).
 
 import pytest
 
+import kvviz
+from kvviz.cli import main
 from tests.player.axe import violations
-from tests.player.browser import at_event
-from tests.player.gallery import STATES
+from tests.player.browser import at_event, drawn
+from tests.player.gallery import STATES, out_of_memory
 from tests.player.gallery_page import page as gallery_page
 
 pytestmark = pytest.mark.browser
 
-SETTLED = "() => new Promise((done) => requestAnimationFrame(() => requestAnimationFrame(done)))"
 FOCUSED = """() => {
   let at = document.activeElement;
   while (at.shadowRoot?.activeElement) at = at.shadowRoot.activeElement;
@@ -57,7 +58,7 @@ def open_state(chromium, pages):
 
 def resize(page, width):
     page.set_viewport_size({"width": width, "height": 900})
-    page.evaluate(SETTLED)
+    drawn(page)
 
 
 @pytest.mark.parametrize("name", STATES)
@@ -70,6 +71,35 @@ def test_no_violation_and_no_sideways_scrolling(open_state, name):
         assert violations(page) == [], (theme, width)
         assert page.evaluate("document.documentElement.scrollWidth") <= width, (theme, width)
     assert page.troubles == []
+
+
+def _report(file):
+    """What `kvviz diagnose --html` writes: a finding, a block map, a timeline."""
+    out_of_memory().save(file.with_suffix(".kvviz"))
+    assert main(["diagnose", str(file.with_suffix(".kvviz")), "--html", str(file)]) == 1, "a fault is found"
+
+
+def _beside(file):
+    kvviz.side_by_side(kvviz.sample("window_slice"), kvviz.sample("window_clone")).save_html(file)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("write", [_report, _beside])
+def test_pages_of_their_own_have_no_violation(chromium, tmp_path, write, scheme):
+    file = tmp_path / "page.html"
+    write(file)
+    for width in (1280, 320):
+        context = chromium.new_context(
+            viewport={"width": width, "height": 900}, offline=True, color_scheme=scheme, reduced_motion="reduce"
+        )
+        page = context.new_page()
+        page.goto(file.as_uri())
+        page.wait_for_function("() => [...document.querySelectorAll('.kvviz-player')].every((e) => e.dataset.ready)")
+        drawn(page)
+        assert page.locator(".kvviz-player").count() > 0
+        assert violations(page) == [], width
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        context.close()
 
 
 def test_axe_sees_a_fault(open_state):

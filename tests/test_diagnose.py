@@ -2,6 +2,7 @@
 
 import os
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -11,8 +12,9 @@ from transformers import DynamicCache
 
 import kvviz
 from kvviz import CachingAllocator, InvalidRequest, OutOfMemory, diagnose
+from kvviz.memory.diagnosis.moment import Moment
 from kvviz.memory.trace import Action
-from tests.memory_check import MIB, SURVIVORS
+from tests.memory_check import MIB, SURVIVORS, run_random_program
 from tests.tiny_models import build
 
 SNAPSHOTS = Path(os.environ.get("KVVIZ_SNAPSHOTS") or Path(__file__).parents[2] / "shared" / "snapshots")
@@ -299,11 +301,23 @@ def test_the_figures_are_those_of_the_trace():
     assert figures["moment"]["pinned"] + figures["moment"]["releasable"] == figures["moment"]["free"]
 
 
+def test_a_segment_of_several_owners_says_so():
+    a = CachingAllocator(2 * MIB)
+    for _ in range(3):
+        a.malloc(MIB // 2)  # one segment of 2 MiB, a quarter of it free
+    with pytest.raises(OutOfMemory):
+        a.malloc(MIB)
+    trace = a.trace
+    owner = np.cumsum(trace.events.action == Action.ALLOC) - 1
+    for names, told in ((["weights"] * 3, "weights"), (["weights", "weights", "kv cache"], "weights and others")):
+        owned = replace(trace, events=replace(trace.events, owner=np.maximum(owner, 0)), owners=names)
+        (pin,) = Moment(owned, len(owned), 0).pins
+        assert (pin.by, pin.blocks, pin.alone, pin.whose) == ("weights", 3, told == "weights", told)
+        assert f"512.0 KiB in 1 segment, by 3 blocks (1.5 MiB) of {told}" in diagnose(owned).text
+
+
 @pytest.mark.parametrize("conf", ["", "expandable_segments:True", "max_split_size_mb:64"])
 def test_pins_together_are_what_is_pinned(conf):
-    from kvviz.memory.diagnosis.moment import Moment
-    from tests.memory_check import run_random_program
-
     a = CachingAllocator(4 << 30, conf)
     run_random_program(a, 400, 3, streams=1)
     moment, reserved = Moment(a.trace, len(a.trace), 0), a.reserved

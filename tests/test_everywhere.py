@@ -20,12 +20,12 @@ from PIL import Image
 from kvviz.view import block_map, charts, page_map, timeline
 from kvviz.view.choices import Axis, State, choices
 from tests.player import pagelogs, traces
-from tests.player.jupyter import KERNEL, environment, server
+from tests.player.browser import PATIENCE, READY, drawn
+from tests.player.jupyter import KERNEL, LAB_PATIENCE, environment, server
 
 pytestmark = pytest.mark.browser
 
 WIDTH = 900
-READY = '.kvviz-player[data-ready="1"]'
 DECODED = "e => e.decode().then(() => e.naturalWidth > 200)"
 PICTURES = """() => [...document.querySelectorAll(".kvviz-player")].flatMap((host) =>
   [...host.shadowRoot.querySelectorAll("canvas.map, canvas.line")].map((canvas) => canvas.toDataURL()))"""
@@ -49,16 +49,15 @@ def view(request):
     return VIEWS[request.param]()
 
 
-@pytest.fixture
-def open_page(chromium, tmp_path):
-    """open_page(html, …) -> a page without a network; what it asked for and what went wrong on it are noted."""
+def opener(chromium, folder):
     contexts = []
 
     def open_page(html, **options):
         context = chromium.new_context(viewport={"width": 1280, "height": 1000}, offline=True, **options)
+        context.set_default_timeout(PATIENCE)
         contexts.append(context)
         page = noted(context.new_page())
-        file = tmp_path / "page.html"
+        file = folder / "page.html"
         file.write_text(html, encoding="utf-8")
         page.goto(file.as_uri())
         return page
@@ -66,6 +65,12 @@ def open_page(chromium, tmp_path):
     yield open_page
     for context in contexts:
         context.close()
+
+
+@pytest.fixture
+def open_page(chromium, tmp_path):
+    """open_page(html, …) -> a page without a network; what it asked for and what went wrong on it are noted."""
+    yield from opener(chromium, tmp_path)
 
 
 def noted(page, own=()):
@@ -87,22 +92,20 @@ def output(html):
 
 def ready(page, count=1):
     page.wait_for_function(f"n => document.querySelectorAll('{READY}').length === n", arg=count)
+    drawn(page)
 
 
-@pytest.fixture
-def pictures(open_page):
-    """pictures(html) -> what an output of WIDTH draws on a plain page: {light, dark} -> data URLs."""
-
-    def pictures(html):
-        found = {}
+@pytest.fixture(scope="module")
+def pictures(chromium, tmp_path_factory, view):
+    """What an output of WIDTH draws on a plain page: {light, dark} -> data URLs."""
+    found = {}
+    for open_page in opener(chromium, tmp_path_factory.mktemp("pictures")):
         for scheme in ("light", "dark"):
-            page = open_page(f"<!doctype html><body>{output(html)}", color_scheme=scheme)
+            page = open_page(f"<!doctype html><body>{output(view.html)}", color_scheme=scheme)
             ready(page)
             found[scheme] = page.evaluate(PICTURES)
-        assert found["light"] and found["light"] != found["dark"]
-        return found
-
-    return pictures
+    assert found["light"] and found["light"] != found["dark"]
+    return found
 
 
 # VS Code's webview for notebooks: its Content-Security-Policy, even narrower; scripts made anew, added, and taken away
@@ -135,7 +138,7 @@ def test_vs_code(open_page, pictures, view, kind, scheme):
         color_scheme="dark" if scheme == "light" else "light",
     )
     ready(page)
-    assert page.evaluate(PICTURES) == pictures(view.html)[scheme]
+    assert page.evaluate(PICTURES) == pictures[scheme]
     page.locator("input[type=range]").last.fill("3")
     page.wait_for_selector("canvas[aria-label*='after event 3 of']")
     assert (page.asked, page.troubles) == ([], [])
@@ -177,7 +180,8 @@ def test_colab(open_page, pictures, view, colab, scheme):
     inside = page.frame_locator("iframe")
     inside.locator(READY).wait_for(state="attached")
     frame = page.frames[1]
-    assert frame.evaluate(PICTURES) == pictures(view.html)[scheme]
+    drawn(frame)
+    assert frame.evaluate(PICTURES) == pictures[scheme]
     page.wait_for_function("() => document.querySelector('iframe').offsetHeight > 200")
     high = frame.evaluate("document.querySelector('#output').offsetHeight")
     page.wait_for_function("high => document.querySelector('iframe').clientHeight >= high", arg=high)
@@ -238,7 +242,7 @@ def test_print(open_page, pictures, view, scheme):
     page.evaluate(f"""() => matchMedia("print").addEventListener("change", (e) => {{
       if (e.matches) window.printed = ({PICTURES})(); }})""")
     pdf = page.pdf()
-    assert page.evaluate("window.printed") == pictures(view.html)["light"]
+    assert page.evaluate("window.printed") == pictures["light"]
     assert pdf.startswith(b"%PDF") and b"/Image" in pdf
     page.wait_for_function(f"before => JSON.stringify(({PICTURES})()) === JSON.stringify(before)", arg=before)
     page.emulate_media(media="print")
@@ -264,13 +268,15 @@ def test_jupyter(chromium, jupyter, trusted):
     kind, address, root = jupyter
     if trusted:
         path = root / "pictures.ipynb"
-        subprocess.run([sys.executable, "-m", "jupyter", "trust", path], env=environment(root), check=True, timeout=60)
+        command = [sys.executable, "-m", "jupyter", "trust", path]
+        subprocess.run(command, env=environment(root), check=True, timeout=LAB_PATIENCE / 1000)
     page = noted(chromium.new_page(viewport={"width": 1280, "height": 6000}), (address,))
+    page.set_default_timeout(LAB_PATIENCE)
     where = "notebooks" if kind == "notebook" else f"lab/workspaces/w{trusted}/tree"
     page.goto(f"{address}/{where}/pictures.ipynb?reset")
     outputs = page.locator(".jp-OutputArea-output")
     if trusted:
-        page.locator(READY).nth(len(VIEWS) - 1).wait_for(state="attached", timeout=60_000)
+        page.locator(READY).nth(len(VIEWS) - 1).wait_for(state="attached")
         slider = page.locator(READY).first.locator("input[type=range]")
         slider.fill("5")
         page.wait_for_selector("canvas[aria-label*='after event 5 of']")
@@ -278,9 +284,10 @@ def test_jupyter(chromium, jupyter, trusted):
         page.evaluate("document.body.dataset.jpThemeLight = 'false'")
         page.wait_for_function(f"light => ({PICTURES})().every((one, k) => one !== light[k])", arg=light)
     else:
-        outputs.nth(len(VIEWS) - 1).locator("img").first.wait_for(timeout=60_000)
+        outputs.nth(len(VIEWS) - 1).locator("img").first.wait_for()
         for k in range(len(VIEWS)):
             picture = outputs.nth(k).locator("img").first
+            picture.wait_for()
             assert picture.is_visible() and picture.evaluate(DECODED)
         assert page.locator(READY).count() == 0 and outputs.locator("script").count() == 0
     assert page.asked == []

@@ -8,7 +8,8 @@ import shutil
 import nbformat
 import pytest
 
-from tests.player.jupyter import IDLE, KERNEL, server
+from tests.player.browser import wait_for_count
+from tests.player.jupyter import KERNEL, LAB_PATIENCE, server, wait_until_idle
 
 NOTEBOOKS = pathlib.Path(__file__).parent.parent / "notebooks"
 MAP = ".jp-OutputArea .kvviz-player[data-ready='1']"
@@ -30,8 +31,9 @@ def lab(tmp_path_factory):
 
 def run_all(page, address):
     """Open a notebook, run all its cells, and wait until they have run."""
+    page.set_default_timeout(LAB_PATIENCE)
     page.goto(address)
-    page.wait_for_function(IDLE, timeout=120_000)
+    wait_until_idle(page)
     page.evaluate("() => jupyterapp.commands.execute('notebook:run-all-cells')")
     page.wait_for_function(
         """() => {
@@ -40,7 +42,7 @@ def run_all(page, address):
           return code.every(c => c.executionCount !== null && c.executionState !== 'running') &&
                  jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle';
         }""",
-        timeout=300_000,
+        timeout=2 * LAB_PATIENCE,
     )
 
 
@@ -66,12 +68,13 @@ def notebook(lab, chromium):
 @pytest.fixture
 def player(notebook):
     player = notebook.locator(MAP).filter(has=notebook.locator("canvas.map")).first
-    player.scroll_into_view_if_needed(timeout=60_000)
+    player.scroll_into_view_if_needed()
     return player
 
 
-def digest(locator) -> str:
-    return hashlib.sha1(locator.screenshot()).hexdigest()
+def digest(canvas) -> str:
+    """Of its own pixels: on a screenshot, something of JupyterLab's may lie over it."""
+    return hashlib.sha1(canvas.evaluate("c => c.toDataURL()").encode()).hexdigest()
 
 
 def event(player) -> int:
@@ -140,18 +143,16 @@ def test_playing_moves_on_by_itself(notebook, player):
 
 
 def test_charts_are_drawn(notebook):
-    notebook.locator(".jp-OutputArea .js-plotly-plot .scatterlayer path").first.wait_for(
-        state="attached", timeout=60_000
-    )
+    notebook.locator(".jp-OutputArea .js-plotly-plot .scatterlayer path").first.wait_for(state="attached")
 
 
 def test_a_live_explorer_fits_a_narrow_page_and_a_dark_one(lab, chromium):
     page = chromium.new_page(viewport={"width": 1280, "height": 1400})
     run_all(page, f"{lab}/lab/workspaces/e{os.getpid()}/tree/explorer.ipynb?reset")
-    page.locator(MAP).nth(1).wait_for(state="attached", timeout=60_000)
+    page.locator(MAP).nth(1).wait_for(state="attached")
     page.evaluate("() => { document.querySelector('.jp-OutputArea-output').style.maxWidth = '400px'; }")
     rows = page.locator(".widget-hslider, .widget-dropdown")
-    assert rows.count() == 7
+    wait_for_count(rows, 7)
     for row in rows.all():
         box = row.bounding_box()
         assert box["width"] <= 400

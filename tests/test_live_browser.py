@@ -3,22 +3,17 @@
 import base64
 import gzip
 import json
-import os
-import socket
-import subprocess
-import sys
-import time
-import urllib.error
-import urllib.request
 from pathlib import Path
 
+import nbformat
 import pytest
 import torch
 
 import kvviz
 from kvviz.view.bundle import script
 from kvviz.view.pagescene import PageScene
-from tests.player.browser import PLAYER, figures, opener
+from tests.player.browser import PLAYER, figures, wait_for_count
+from tests.player.jupyter import KERNEL, LAB_PATIENCE, server, wait_until_idle
 
 pytestmark = pytest.mark.browser
 
@@ -48,45 +43,12 @@ print("done", len(run.trace))
 """
 
 
-def notebook(*cells: str) -> str:
-    made = [
-        {"cell_type": "code", "id": f"c{k}", "execution_count": None, "metadata": {}, "outputs": [], "source": text}
-        for k, text in enumerate(cells)
-    ]
-    about = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
-    return json.dumps({"cells": made, "metadata": about, "nbformat": 4, "nbformat_minor": 5})
-
-
 @pytest.fixture(scope="module")
 def lab(tmp_path_factory):
     """A JupyterLab of its own, and its folder."""
     root = tmp_path_factory.mktemp("lab")
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        port = s.getsockname()[1]
-    folders = {f"JUPYTER_{k}_DIR": str(root / ".jupyter" / k.lower()) for k in ("CONFIG", "DATA", "RUNTIME")}
-    env = os.environ | folders | {"JUPYTERLAB_WORKSPACES_DIR": str(root / ".jupyter" / "workspaces")}
-    env["JUPYTER_PATH"] = str(Path(sys.prefix) / "share" / "jupyter")
-    command = [
-        sys.executable, "-m", "jupyter", "lab", "--no-browser", "--allow-root", f"--port={port}",
-        "--ServerApp.port_retries=0", "--IdentityProvider.token=", "--expose-app-in-browser",
-        f"--ServerApp.root_dir={root}", "--LabApp.extension_manager=readonly", "--log-level=WARN",
-    ]  # fmt: skip
-    log = root / "lab.log"
-    with log.open("w") as out:
-        server = subprocess.Popen(command, env=env, stdout=out, stderr=out)
-        address = f"http://127.0.0.1:{port}"
-        deadline = time.monotonic() + 120
-        while time.monotonic() < deadline:
-            assert server.poll() is None, log.read_text()
-            try:
-                urllib.request.urlopen(f"{address}/api/status", timeout=1)
-                break
-            except (urllib.error.URLError, OSError):
-                time.sleep(0.25)
+    with server(root) as address:
         yield address, root
-        server.terminate()
-        server.wait(30)
 
 
 class Watched:
@@ -102,14 +64,9 @@ class Watched:
         """The event that the live picture shows, once it is past `after`."""
         found = self.page.wait_for_function(
             "n => [...document.querySelectorAll('.kvviz-player[data-live]')].map(h => +h.dataset.live).find(k => k > n)",
-            arg=after, timeout=120_000,
+            arg=after, timeout=LAB_PATIENCE,
         )  # fmt: skip
         return found.json_value()
-
-    def wait_until_idle(self) -> None:
-        self.page.wait_for_function(
-            "() => jupyterapp.shell.currentWidget.sessionContext.session.kernel.status === 'idle'", timeout=120_000
-        )
 
     def outputs(self) -> list[dict]:
         """Of the last cell, as they will be stored."""
@@ -123,6 +80,7 @@ class Watched:
 def watch(lab, chromium, request):
     address, root = lab
     context = chromium.new_context(viewport={"width": 1280, "height": 1300})
+    context.set_default_timeout(LAB_PATIENCE)
     page = context.new_page()
     page.problems, page.elsewhere = [], []
     page.on("pageerror", lambda error: page.problems.append(str(error)))
@@ -132,14 +90,10 @@ def watch(lab, chromium, request):
     def start(cell: str) -> Watched:
         name = request.node.name.split("[")[0] + str(abs(hash(cell)) % 10_000)
         end = root / f"{name}.end"
-        (root / f"{name}.ipynb").write_text(notebook(HEAD, cell.replace("NAME", end.name)))
+        cells = [nbformat.v4.new_code_cell(text) for text in (HEAD, cell.replace("NAME", end.name))]
+        nbformat.write(nbformat.v4.new_notebook(cells=cells, metadata=KERNEL), root / f"{name}.ipynb")
         page.goto(f"{address}/lab/workspaces/{name}/tree/{name}.ipynb?reset")
-        page.wait_for_function(
-            """() => { const panel = window.jupyterapp && jupyterapp.shell.currentWidget;
-               const session = panel && panel.sessionContext && panel.sessionContext.session;
-               return !!(session && session.kernel && session.kernel.status === 'idle'); }""",
-            timeout=120_000,
-        )
+        wait_until_idle(page)
         watched = Watched(page, name, end)
         watched.do("notebook:run-all-cells")
         return watched
@@ -151,8 +105,8 @@ def watch(lab, chromium, request):
 
 def assert_clean(watched: Watched) -> None:
     """The ordinary player stands there, and nothing of the live one is left in what the notebook will store."""
-    watched.page.wait_for_selector(".kvviz-player[data-ready='1']:not([data-live])", timeout=60_000)
-    assert watched.page.locator(".kvviz-live").count() == 0
+    watched.page.wait_for_selector(".kvviz-player[data-ready='1']:not([data-live])")
+    wait_for_count(watched.page.locator(".kvviz-live"), 0)
     assert "kvviz-news" not in json.dumps(watched.outputs())
     assert watched.page.problems == []
     assert watched.page.elsewhere == []
@@ -164,7 +118,7 @@ def test_the_picture_moves_while_the_kernel_is_busy_and_ends_as_an_ordinary_one(
     first = watched.live_event()
     assert watched.live_event(first) > first
     watched.end.touch()
-    watched.wait_until_idle()
+    wait_until_idle(watched.page)
     assert_clean(watched)
     shown = watched.outputs()
     assert any("Live: " in "".join(o.get("data", {}).get("text/plain", "")) for o in shown)
@@ -179,17 +133,12 @@ def test_an_interrupt_ends_it_cleanly(watch, cell):
     watched = watch(cell)
     watched.live_event()
     watched.do("notebook:interrupt-kernel")
-    watched.wait_until_idle()
+    wait_until_idle(watched.page)
     assert_clean(watched)
     assert [o["ename"] for o in watched.outputs() if o["output_type"] == "error"] == ["KeyboardInterrupt"]
 
 
 # without a notebook: batches pushed into the player, as the scripts of a live output do
-
-
-@pytest.fixture
-def open_page(chromium, tmp_path):
-    yield from opener(chromium, tmp_path)
 
 
 def push(page, name: str, view, words: str = "Live: some") -> None:

@@ -20,15 +20,7 @@ from tests.test_pages import FIRST_SEED, PROGRAMS, Lists, deep, foresee, in_use,
 
 HEADS, DIM = 2, 3
 NAN = float("nan")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The tensors here are small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make(layers: int = 1, page_size: int = 4, **kwargs) -> PagedKVCache:

@@ -30,14 +30,7 @@ from tests.tiny_models import FULL_ONLY, HYBRID, MODELS, VOCABULARY, WINDOW, ass
 SIZES = (1, 3, 16, 64, 256)
 NEAR = 2e-5  # of a logit in fp32
 BOTH = pytest.mark.parametrize("attached", [False, True], ids=["plain", "attached"])
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @pytest.fixture

@@ -24,15 +24,7 @@ from tests.test_pages import FIRST_SEED, PROGRAMS
 
 LAYERS, HEADS = 2, 2
 NAMES = ("int8", "int4")
-
-
-@pytest.fixture(autouse=True)
-def one_thread():
-    """The tensors here are small."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def make(name: str, dim: int = 64, page_size: int | None = None, **kwargs) -> QuantizedPagedKVCache:

@@ -20,14 +20,7 @@ from kvviz.serve.scheduler import Scheduler
 from tests.tiny_models import FULL_ONLY, VOCABULARY, build, model
 
 TIE = 1e-4  # of a logit: closer than that, rounding may choose either token
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 @functools.cache

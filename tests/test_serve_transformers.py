@@ -4,7 +4,6 @@ import random
 import sys
 
 import pytest
-import torch
 from transformers import ContinuousBatchingConfig, GenerationConfig
 
 import kvviz
@@ -15,14 +14,7 @@ from kvviz.serve.transformers import BatchingRecording
 from tests.tiny_models import VOCABULARY, build, model
 
 SIZE = 16
-
-
-@pytest.fixture(autouse=True, scope="module")
-def one_thread():
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def prompts(count=6, seed=0):

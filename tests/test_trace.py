@@ -260,3 +260,18 @@ def test_living_rows_where_many_live(most, monkeypatch):
         assert sum(map(len, index._frames)) <= most + n // 2 + 5
         for i in {0, n, *chance.integers(0, n + 1, 20).tolist()}:
             assert (index.at(i) == np.flatnonzero((born < i) & (i <= died))).all()
+
+
+def test_names_cannot_reorder_the_numbers_beside_them():
+    """A right-to-left override makes "24 KiB" read "BiK 42"; a name of blanks cannot be told from none."""
+    marks = [Mark(0, "\u202egone"), Mark(1, ""), Mark(1, "décode 1")]
+    trace = Trace(Events.of(1, action=[Action.SNAPSHOT]), marks=marks, owners=["other", "\u2066a\u2069", " ", "قياس"])
+    assert trace.owners == ["other", "\ufffda\ufffd", "(no name)", "قياس"]
+    assert [mark.name for mark in trace.marks] == ["\ufffdgone", "(no name)", "décode 1"]
+
+
+@pytest.mark.parametrize("where", ["missing/t.kvviz", ""])
+def test_a_trace_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path, where):
+    with pytest.raises(TraceError, match=r"cannot be written to .*: (No such file|Is a directory)"):
+        Trace(Events.of(0)).save(tmp_path / where)
+    assert not list(tmp_path.iterdir()) and not list(tmp_path.parent.glob("*.part"))

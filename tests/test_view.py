@@ -3,6 +3,7 @@
 import base64
 import io
 import json
+import random
 import re
 import sys
 from dataclasses import replace
@@ -20,7 +21,7 @@ from kvviz.view.bundle import player_source
 from kvviz.view.html import PLOTLY_MIME
 from kvviz.view.layout import Span
 from kvviz.view.paper import Paper
-from kvviz.view.scene import format_bytes
+from kvviz.view.scene import Scene, format_bytes
 from tests.player.traces import BASE, MIB, SlowMemory, random_trace, showcase
 
 
@@ -50,6 +51,19 @@ def test_a_player_brings_its_still_and_fetches_nothing(make, trace):
         "http://www.w3.org/2000/svg"
     }  # a name, not an address
     assert repr(view) == bundle["text/plain"] and "0x" not in repr(view)
+
+
+def test_a_still_names_the_largest_of_very_many_owners(monkeypatch):
+    trace, _ = random_trace(7, 3_000)
+    names = [f"layer {k}" for k in range(len(trace))]
+    many = replace(trace, events=replace(trace.events, owner=np.arange(len(trace))), owners=names)
+    written = []
+    text = Paper.text
+    monkeypatch.setattr(Paper, "text", lambda self, x, y, word, *a, **k: written.append(word) or text(self, x, y, word, *a, **k))
+    picture = Image.open(io.BytesIO(block_map(many).png))
+    shown = Scene(many, 0, None).shown_owners
+    assert len(shown) > 200 and f"and {len(shown) - 24:,} owners more" in written
+    assert picture.height < 1.3 * Image.open(io.BytesIO(block_map(trace).png)).height
 
 
 def test_include_and_exclude_choose_forms(trace):
@@ -146,6 +160,21 @@ def test_save_html_gives_a_whole_page(trace, tmp_path):
 
 
 # -- plotly ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_file_that_cannot_be_written_is_said_in_one_line(trace, tmp_path):
+    (tmp_path / "file").touch()
+    cases = (
+        ("missing/page.html", "No such file"),
+        (".", "Is a directory"),
+        ("file/page.html", "Not a directory"),
+        ("a\0b", "null"),
+    )
+    for bad, why in cases:
+        with pytest.raises(ViewError, match=f"cannot be written to {re.escape(str(tmp_path / bad))}: .*{why}") as told:
+            timeline(trace).save_html(tmp_path / bad)
+        assert "\n" not in str(told.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
 
 
 def test_plotly_objects_come_with_a_still(trace):
@@ -259,3 +288,24 @@ def test_the_smallest_pieces_can_be_drawn(scale):
                 for height in (1, 4, 20):
                     paper.frame(Span(x, 10, width, first, not first), height, "text")
     assert np.asarray(paper.image).std() > 0
+
+
+def test_a_text_is_cut_where_letter_by_letter_would_cut_it():
+    def letter_by_letter(paper, text, width):
+        whole = text
+        while text and paper.measure(text if text is whole else text + "…", 12) > width:
+            text = text[:-1]
+        return text if text is whole else text.rstrip() + "…"
+
+    paper, chance = Paper(1, 1), random.Random(3)
+    for _ in range(300):
+        text = "".join(chance.choices("AVTWiljm .,é…×̈ﬁ漢-—", k=chance.randrange(40)))
+        width = chance.uniform(-5, 250)
+        assert paper.fit(text, 12, width) == letter_by_letter(paper, text, width)
+
+
+def test_a_long_title_is_measured_a_few_times(monkeypatch):
+    asked, measure = [], Paper.measure
+    monkeypatch.setattr(Paper, "measure", lambda self, text, size=12: asked.append(text) or measure(self, text, size))
+    assert Paper(1, 1).fit("m" * 5_000, 17, 300).endswith("m…")
+    assert len(asked) <= 15

@@ -6,16 +6,10 @@ from kvviz import CachingAllocator, OutOfMemory
 from kvviz.memory.trace import Events, Mark, Trace
 from kvviz.view import block_map, bundle, charts, timeline
 from kvviz.view.scene import Scene, format_bytes
-from kvviz.view.theme import owners
-from tests.player.browser import MAP, READY, at_event, figures, opener, pixels, seek
+from tests.player.browser import MAP, READY, at_event, drawn, figures, pixels, rgb, seek
 from tests.player.traces import BASE, MIB, SlowMemory, settled, showcase
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def open_page(chromium, tmp_path):
-    yield from opener(chromium, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -68,7 +62,7 @@ def test_a_block_has_its_colour_where_it_lies_and_only_while_it_lives(open_page)
     memory.free(BASE)
     trace = memory.trace(owners=["other", "weights", "KV cache"])
     page = open_page(block_map(trace, start=3))
-    colors = {o.name: [int(o.color[k : k + 2], 16) for k in (1, 3, 5)] for o in owners(trace.owners)}
+    colors = rgb(trace.owners)
 
     def at(share):
         return page.evaluate(
@@ -158,6 +152,7 @@ def test_plays_to_the_end_and_begins_again(open_page, trace):
     page.get_by_label("Speed").select_option("8")
     page.get_by_label("Play").click()
     at_event(page, len(trace), len(trace))
+    page.get_by_label("Speed").select_option("0.25")  # so that a slow machine does not miss the beginning
     page.get_by_label("Play").click()
     page.wait_for_function("() => document.querySelector('.kvviz-player').kvviz.model.pos < 70")
 
@@ -189,6 +184,7 @@ def test_dragging_the_timeline_scrubs(open_page, trace):
     at_event(page, round(len(trace) * 0.5), len(trace))
     page.mouse.up()
     page.mouse.move(box["x"] + box["width"] * 0.75, box["y"] + 60)
+    drawn(page)
     assert f"after event {round(len(trace) * 0.75)}" in page.locator(".tip").text_content()
     at_event(page, round(len(trace) * 0.5), len(trace))
 
@@ -267,10 +263,7 @@ def test_the_folded_bar_tells_who_is_in_it(open_page, scheme):
     assert not tip.is_visible(), "between the bar and the rows there is nothing"
     canvas.hover(position={"x": 60, "y": 42})
     assert "weights · 15 MiB" in tip.text_content() and hex(BASE + 400 * MIB) in tip.text_content()
-    colors = {
-        o.name: [int(o.color[k : k + 2], 16) for k in (1, 3, 5)]
-        for o in owners(["other", "weights", "KV cache", "index"])
-    }
+    colors = rgb(["other", "weights", "KV cache", "index"])
     for share, name in ((0.7, "weights"), (0.91, "index")):
         pixel = page.evaluate(
             f"share => [...{MAP}.getContext('2d').getImageData(share * {MAP}.width, 5, 1, 1).data].slice(0, 3)", share
@@ -386,9 +379,7 @@ def test_a_detached_player_keeps_its_width(open_page, trace):
     width = page.evaluate(f"{MAP}.width")
     page.evaluate("""() => { window.host = document.querySelector('.kvviz-player'); window.home = host.parentNode;
         host.remove(); document.body.dataset.jpThemeLight = 'false'; }""")
-    page.wait_for_function(
-        "() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(true))))"
-    )
+    drawn(page)
     assert page.evaluate("() => host.shadowRoot.querySelector('canvas.map').width") == width
     page.evaluate("() => home.append(host)")
     page.wait_for_function(f"width => {MAP}.width === width", arg=width)
@@ -440,8 +431,8 @@ def test_plotly_draws_what_it_is_given(open_page, trace):
     page = open_page(block_map(trace, renderer="plotly"), ready=False)
     page.locator(".main-svg .point path").first.wait_for(state="attached")
     drawn = page.locator(".main-svg .point path").count()
-    rail = page.locator(".slider-rail-touch-rect").bounding_box()
-    page.mouse.click(rail["x"] + 3, rail["y"] + rail["height"] / 2)
+    rail = page.locator(".slider-rail-touch-rect")
+    rail.click(position={"x": 3, "y": rail.bounding_box()["height"] / 2})
     page.get_by_text("event 0: reserved 0 B, allocated 0 B").first.wait_for()
     page.wait_for_function("n => document.querySelectorAll('.main-svg .point path').length < n", arg=drawn)
     for view in (charts.lines([1, 2], {"a": [1, 2]}, "T", "x", "y"), charts.bars(["a"], {"b": [3]}, "T", "x", "y")):

@@ -7,16 +7,11 @@ import pytest
 from kvviz.memory.diagnosis.moment import Moment
 from kvviz.view import block_map, timeline
 from kvviz.view.scene import format_bytes
-from tests.player.browser import MAP, PLAYER, at_event, figures, opener, pixels, seek
+from tests.player.browser import MAP, PLAYER, at_event, figures, pixels, seek
 from tests.player.traces import BASE, KIB, MIB, SlowMemory, settled, showcase
 
 pytestmark = pytest.mark.browser
 PANELS = ("Filter", "Lifetimes", "Breakdown", "Pinned")
-
-
-@pytest.fixture
-def open_page(chromium, tmp_path):
-    yield from opener(chromium, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +239,7 @@ def test_what_pins_agrees_with_diagnose(open_page, trace, event):
     page = open_page(block_map(trace, start=event))
     panel(page, "Pinned")
     moment = Moment(trace, event, 0)
-    shown = [(by, free, int(blocks)) for by, free, _, blocks, _ in table(page, "Whose blocks pin free memory")]
+    shown = [(by, free, int(blocks)) for by, free, _, blocks, _ in table(page, "Pinned segments, by who has most of each")]
     assert shown == [(p.by, format_bytes(p.free), p.blocks) for p in moment.pins[:8]]
     text = page.locator(".panel .note").nth(1).text_content()
     assert text.startswith(f"{format_bytes(moment.pinned)} are free, but pinned in")
@@ -413,3 +408,31 @@ def test_a_run_that_goes_on_keeps_what_is_open(open_page):
     page.evaluate(renew, list(longer))
     at_event(page, 10, events)
     assert page.troubles == []
+
+
+@pytest.mark.parametrize("width", [320, 400])
+def test_tables_fit_a_narrow_page(open_page, trace, width):
+    page = open_page(block_map(trace, start=59), width=width)
+    page.locator(".box").focus()
+    page.keyboard.press("n")
+    for name in ("Breakdown", "Pinned"):
+        panel(page, name)
+    found = page.locator(".scroll").evaluate_all("all => all.map((e) => [e.ariaLabel, e.scrollWidth - e.clientWidth])")
+    assert len(found) == 5 and all(beyond <= 0 for _, beyond in found), found
+
+
+def test_what_was_said_of_a_block_is_not_kept_for_another_state(open_page, trace):
+    page = open_page(block_map(trace, start=45))
+    said = page.locator(".said")
+    page.locator(".box").focus()
+    page.keyboard.press("n")
+    assert "age 40 events" in said.text_content()
+    page.get_by_role("button", name="Follow").click()
+    page.locator(".box").focus()
+    page.keyboard.press("Home")
+    at_event(page, 0, len(trace))
+    assert "chosen: weights · 9 MiB, not born yet: in 5 events" in page.locator("canvas.map").get_attribute("aria-label")
+    assert "40 events" not in said.text_content()
+    page.keyboard.press("p")
+    page.wait_for_function(f"() => {PLAYER}.voice.element.textContent.includes('after event 59 of')")
+    assert said.text_content().endswith("; chosen: weights · 9 MiB, age 54 events")

@@ -5,15 +5,10 @@ import pytest
 from kvviz.cache.pagelog import PageLog, PoolInfo
 from kvviz.view import page_map, theme
 from kvviz.view.pagescene import PageScene
-from tests.player.browser import MAP, PLAYER, at_event, figures, opener, pixels, seek
+from tests.player.browser import MAP, PLAYER, at_event, drawn, figures, pixels, seek
 from tests.player.pagelogs import LogWriter, random_log, served, showcase
 
 pytestmark = pytest.mark.browser
-
-
-@pytest.fixture
-def open_page(chromium, tmp_path):
-    yield from opener(chromium, tmp_path)
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +42,7 @@ def cell(page, number, pool=0):
 def tip_at(page, x, y):
     page.evaluate(f"{PLAYER}.showTip(null)")
     page.locator("canvas.map").hover(position={"x": x, "y": y})
+    drawn(page)
     tip = page.locator(".tip")
     return tip.inner_text() if tip.is_visible() else None
 
@@ -339,8 +335,8 @@ def test_plotly_draws_what_it_is_given(open_page, log):
     page = open_page(page_map(log, renderer="plotly"), ready=False)
     page.locator(".main-svg .heatmaplayer image").first.wait_for(state="attached")
     before = page.locator(".heatmaplayer image").get_attribute("href")
-    rail = page.locator(".slider-rail-touch-rect").bounding_box()
-    page.mouse.click(rail["x"] + 3, rail["y"] + rail["height"] / 2)
+    rail = page.locator(".slider-rail-touch-rect")
+    rail.click(position={"x": 3, "y": rail.bounding_box()["height"] / 2})
     page.get_by_text("event 0: held 8.00 MiB, in use 0 B").first.wait_for()
     page.wait_for_function(
         "href => document.querySelector('.heatmaplayer image').getAttribute('href') !== href", arg=before

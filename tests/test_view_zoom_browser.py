@@ -1,51 +1,19 @@
-"""Zooming in time and in addresses with a wheel, fingers, keys and buttons; and what shares a pixel until one zooms in."""
+"""Zooming in time and in addresses with a wheel, fingers, keys and buttons."""
 
 import numpy as np
 import pytest
 
-from kvviz.memory.trace import Action, Events, Mark, Trace
 from kvviz.view import block_map, page_map, timeline
-from kvviz.view.theme import owners
-from tests.player.browser import MAP, PLAYER, at_event, opener, seek
-from tests.player.pagelogs import showcase as pages
-from tests.player.traces import BASE, MIB, settled
+from tests.player import pagelogs, traces
+from tests.player.browser import MAP, PLAYER, at_event, colors_at, drawn, player, rgb, seek, spot
+from tests.player.traces import MIB
 
 pytestmark = pytest.mark.browser
-
-SMALL = 9000  # blocks of 512 B in the first segment
-NAMES = ["other", "weights", "KV cache"]
-COLOR = {o.name: [int(o.color[k : k + 2], 16) for k in (1, 3, 5)] for o in owners(NAMES)}
-
-
-@pytest.fixture
-def open_page(chromium, tmp_path):
-    yield from opener(chromium, tmp_path)
 
 
 @pytest.fixture(scope="module")
 def crowded():
-    """Segments of 20, 20, 20 and 400 MiB. First: 9,000 blocks of 512 B, one in three of the cache; one block is alone in
-    the second, 12 MiB lie in the third. Two requests found no room."""
-    size = [20 * MIB, 20 * MIB, 20 * MIB, 400 * MIB, *[512] * SMALL, 512, 12 * MIB, 0, 0]
-    where = [BASE, BASE + 20 * MIB, BASE + 40 * MIB, BASE + 60 * MIB, *(BASE + 512 * k for k in range(SMALL))]
-    where += [BASE + 30 * MIB, BASE + 40 * MIB, 0, 0]
-    action = [*[Action.SEGMENT_ALLOC] * 4, *[Action.ALLOC] * (SMALL + 2), Action.OOM, Action.OOM]
-    owner = [*[0] * 4, *(2 if k % 3 == 0 else 1 for k in range(SMALL)), 2, 1, 0, 0]
-    requested = [*size[:-2], 7 * MIB, 9 * MIB]
-    n = len(size)
-    events = Events.of(n, action=action, address=np.array(where, "u8"), size=size, requested=requested, owner=owner)
-    return Trace(events, owners=NAMES, stacks=[], marks=[Mark(100, "early"), Mark(n - 50, "late")])
-
-
-def player(page, script, argument=None):
-    """A JavaScript expression that may name player, map, model, zoom, timeline."""
-    names = f"const player = {PLAYER}, {{ map, model, zoom, timeline }} = player;"
-    return page.evaluate(f"argument => {{ {names} return {script} }}", argument)
-
-
-def drawn(page):
-    """Wait until what was asked for is on the canvas."""
-    page.evaluate("() => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(() => done(1))))")
+    return traces.crowded()
 
 
 def window(page):
@@ -64,22 +32,13 @@ def box_of(page, which):
     return page.locator(f"canvas.{which}").bounding_box()
 
 
-def spot(page, place):
-    """Left and top px of the stretch that begins at a place of the axis."""
-    return player(
-        page,
-        "map.screen.project(argument, argument + 1) && [map.screen.left[0], map.screen.top(map.screen.line[0])]",
-        place,
-    )
-
-
-def colors_at(page, x, y):
-    """The colours of a column of the map's pixels, from y to y + 16 px."""
-    return page.evaluate(
-        f"""([x, y]) => {{ const d = {MAP}.getContext("2d").getImageData(x, y, 1, 16).data;
-        return Array.from({{ length: 16 }}, (_, k) => [...d.slice(4 * k, 4 * k + 3)]) }}""",
-        [x, y],
-    )
+def ctrl_and_wheel(page, by):
+    """Four times, each in a frame of its own: the browser puts together what comes within one."""
+    page.keyboard.down("Control")
+    for _ in range(4):
+        page.mouse.wheel(0, by)
+        drawn(page)
+    page.keyboard.up("Control")
 
 
 def touch(page, kind, *points):
@@ -87,6 +46,7 @@ def touch(page, kind, *points):
         page.fingers = page.context.new_cdp_session(page)
     places = [{"x": x, "y": y, "id": k} for k, (x, y) in enumerate(points)]
     page.fingers.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": places})
+    drawn(page)
 
 
 def pinch(page, one, two, spread):
@@ -96,7 +56,6 @@ def pinch(page, one, two, spread):
         step = spread * k / 10
         touch(page, "touchMove", (one[0] - step, one[1]), (two[0] + step, two[1]))
     touch(page, "touchEnd")
-    drawn(page)
 
 
 # -- time ------------------------------------------------------------------------------------------------------------
@@ -109,11 +68,7 @@ def test_ctrl_and_wheel_zoom_time_where_the_pointer_is(open_page, crowded):
     x, y = box["x"] + box["width"] * 0.75, box["y"] + 60
     page.mouse.move(x, y)
     before = player(page, "timeline.eventAt(argument)", box["width"] * 0.75)
-    page.keyboard.down("Control")
-    for _ in range(4):
-        page.mouse.wheel(0, -100)
-    page.keyboard.up("Control")
-    drawn(page)
+    ctrl_and_wheel(page, -100)
     low, high = window(page)
     assert high - low < n / 6
     assert abs(player(page, "timeline.eventAt(argument)", box["width"] * 0.75) - before) <= n / box["width"]
@@ -130,7 +85,7 @@ def test_a_plain_wheel_scrolls_the_page_until_the_player_has_the_focus(open_page
     player(page, "(zoom.time.set(2000, 4000), zoom.tell())")
     page.mouse.move(box["x"] + 300, box["y"] + 60)
     page.mouse.wheel(0, 100)
-    page.wait_for_function("() => scrollY > 50")
+    page.wait_for_function("() => scrollY === 100")  # it has come to rest
     assert window(page) == [2000, 4000]
     page.evaluate("scrollTo(0, 0)")
     page.evaluate("document.querySelector('.kvviz-player').shadowRoot.querySelector('.box').focus()")
@@ -253,12 +208,11 @@ def test_two_fingers_zoom_time(open_page, crowded):
     touch(page, "touchStart", (x - 100, y), (x + 100, y))
     touch(page, "touchMove", (x - 200, y), (x, y))
     touch(page, "touchEnd")
-    drawn(page)
     assert (window(page)[0] - low) == pytest.approx((high - low) * 100 / box["width"], rel=0.2)
 
 
 def test_the_page_maps_timeline_zooms_too(open_page):
-    log = pages()
+    log = pagelogs.showcase()
     page = open_page(page_map(log, start=len(log)))
     page.keyboard.press("Tab")
     page.keyboard.press("+")
@@ -282,11 +236,7 @@ def test_ctrl_and_wheel_zoom_the_map_where_the_pointer_is(open_page, crowded):
     place = 45 * MIB // 512  # in the third segment
     x, y = spot(page, place)
     page.mouse.move(box["x"] + x, box["y"] + y + 10)
-    page.keyboard.down("Control")
-    for _ in range(4):
-        page.mouse.wheel(0, -60)
-    page.keyboard.up("Control")
-    drawn(page)
+    ctrl_and_wheel(page, -60)
     low, high = places(page)
     assert (high - low) < (whole[1]) / 4 and low < place < high
     under = player(page, "map.unitUnder(...argument)", [x, y + 10])
@@ -313,7 +263,8 @@ def test_a_double_click_fills_the_map_with_a_segment_and_back(open_page, crowded
     assert shown(page) == "showing 21.60 MiB of 460 MiB"
     middle = box["height"] / 2 - 12
     x = box["width"] / 3
-    assert COLOR["weights"] in colors_at(page, x, middle) or COLOR["weights"] in colors_at(page, x, middle - 32)
+    weights = rgb(crowded.owners)["weights"]
+    assert weights in colors_at(page, x, middle) or weights in colors_at(page, x, middle - 32)
     page.mouse.dblclick(box["x"] + 400, box["y"] + 40)
     drawn(page)
     assert not player(page, "zoom.placed")
@@ -365,7 +316,7 @@ def test_two_fingers_zoom_the_map(open_page, crowded):
 
 
 def test_z_zooms_to_what_happened_and_folding_shows_all(open_page):
-    trace = settled()
+    trace = traces.settled()
     page = open_page(block_map(trace))
     page.keyboard.press("Tab")
     page.keyboard.press("z")
@@ -400,100 +351,3 @@ def test_what_happens_beyond_the_edges_is_said(open_page, crowded):
     seek(page, 20)
     player(page, "(zoom.place.set(2e5, 4e5), player.draw())")
     assert colors_at(page, 3, 6).count(ink) > 10, "a note in the corner"
-
-
-# -- what shares a pixel ---------------------------------------------------------------------------------------------
-
-
-def test_small_blocks_share_pixels_until_one_zooms_in(open_page, crowded):
-    page = open_page(block_map(crowded, start=len(crowded)))
-    player(page, "(map.drawEvent = () => {}, player.draw())")
-    column = colors_at(page, 4, 2)
-    assert column.count(COLOR["weights"]) == 12, "of each four rows three show who has the largest share"
-    assert COLOR["KV cache"] not in column
-    alone = spot(page, 30 * MIB // 512)
-    assert colors_at(page, alone[0], alone[1] + 2) == [COLOR["KV cache"]] * 16, "alone in its pixel, it is all of it"
-    tip = player(page, "map.tipAt(4, 10)")
-    assert "small blocks in this pixel" in tip[-1] and tip[0].endswith("512 B")
-    player(page, "(zoom.place.set(0, 600), zoom.tell())")
-    drawn(page)
-    row = player(page, "map.rowAt(4, 10)")
-    assert player(page, "model.address[argument]", row) == 0 and player(page, "map.crowdAt(4, 10)") is None
-    assert colors_at(page, 2, 2) == [COLOR["KV cache"]] * 16
-    width = player(page, "map.flow.scale")
-    assert width > 5 and colors_at(page, 2 + round(width), 2) == [COLOR["weights"]] * 16
-
-
-def test_a_block_is_found_where_it_is_drawn(open_page, crowded):
-    page = open_page(block_map(crowded, start=len(crowded)))
-    for zoomed in (
-        "",
-        "zoom.place.set(0, 4000), zoom.tell(), player.draw(), ",
-        "zoom.place.set(61000, 62000), zoom.tell(), player.draw(), ",
-    ):
-        wrong = player(
-            page,
-            f"""({zoomed} [...model.blocks.rows()].filter((row) => {{
-            const from = model.address[row], to = from + model.size[row] / 512;
-            if (!map.screen.project(from, to) || map.screen.right[0] - map.screen.left[0] < 3) return false;
-            const x = (map.screen.left[0] + map.screen.right[0]) / 2;
-            return map.rowAt(x, map.screen.top(map.screen.line[0]) + 4) !== row; }}))""",
-        )
-        assert wrong == []
-
-
-def test_however_many_blocks_live_few_strokes_draw_them(open_page, crowded):
-    page = open_page(block_map(crowded, start=len(crowded)))
-    strokes = page.evaluate(
-        f"""() => {{ let count = 0; const player = {PLAYER}, pen = player.mapPen;
-        for (const name of ["fillRect", "fillText", "fill", "stroke", "strokeRect", "drawImage", "rect", "roundRect"]) {{
-          const real = pen[name].bind(pen); pen[name] = (...all) => (count++, real(...all)); }}
-        player.draw(); return count }}"""
-    )
-    assert strokes < 600
-
-
-def test_what_is_filtered_out_is_faint_and_hides_nothing(open_page, crowded):
-    page = open_page(block_map(crowded, start=len(crowded)))
-    player(page, "(map.drawEvent = () => {}, map.veiled = (row) => model.owner[row] !== model.owner[0], player.draw())")
-    # the first block is one of the cache's third: its share is smaller, but the rest is filtered out
-    assert COLOR["KV cache"] in colors_at(page, 4, 2) and COLOR["weights"] not in colors_at(page, 4, 2)
-    big = spot(page, 45 * MIB // 512)
-    faint = colors_at(page, big[0], big[1] + 4)
-    assert COLOR["weights"] not in faint and all(min(pixel) > 180 for pixel in faint), "its place is still seen"
-    player(page, "(map.veiled = null, player.draw())")
-    assert COLOR["weights"] in colors_at(page, big[0], big[1] + 4)
-
-
-def test_colours_may_mean_something_else(open_page, crowded):
-    page = open_page(block_map(crowded, start=len(crowded)))
-    player(
-        page,
-        """(map.drawEvent = () => {}, map.paint = { inks: [{ name: "young", letter: "Y", color: "#123456", ink: "#ffffff" },
-        { name: "old", letter: "O", color: "#fedcba", ink: "#000000" }],
-        of: (row) => (model.born[row] < 4000 ? 1 : 0) }, player.layout())""",
-    )
-    assert [0xFE, 0xDC, 0xBA] in colors_at(page, 4, 2)
-    big = spot(page, 51 * MIB // 512)
-    assert [0x12, 0x34, 0x56] in colors_at(page, big[0], big[1] + 2)
-
-
-@pytest.mark.parametrize("scale", [1, 1.5, 2])
-def test_a_picked_block_has_a_frame_while_it_lives(open_page, crowded, scale):
-    page = open_page(block_map(crowded, start=len(crowded)), device_scale_factor=scale)
-    count = f"""() => {{ const c = {MAP}, d = c.getContext("2d").getImageData(0, 0, c.width, c.height).data;
-        let n = 0; for (let k = 0; k < d.length; k += 4) n += d[k] === 9 && d[k + 1] === 105 && d[k + 2] === 218; return n }}"""
-    assert page.evaluate(count) == 0
-    player(
-        page, "(map.picked = [...model.blocks.rows()].find((row) => model.size[row] === 12 * 2 ** 20), player.draw())"
-    )
-    framed = page.evaluate(count)
-    assert framed > 40
-    seek(page, 100)
-    assert page.evaluate(count) == 0
-    player(page, "(map.followed = true, player.draw())")
-    assert 20 < page.evaluate(count) < framed, "dashed where it will lie"
-    row = player(page, "map.picked")
-    player(page, "(map.followed = false, zoom.place.set(0, 5000), map.reveal(argument), player.draw())", row)
-    low, high = places(page)
-    assert low <= 46 * 2048 <= high, "brought into view"

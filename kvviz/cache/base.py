@@ -11,7 +11,8 @@ from typing import Any
 
 import torch
 
-from kvviz.cache.spec import CacheSpec, natural, storage_bytes
+from kvviz.cache.spec import CacheSpec, storage_bytes
+from kvviz.counts import natural
 from kvviz.errors import CorruptCache, InvalidRequest, SequenceFreed
 
 Pair = tuple[torch.Tensor, torch.Tensor]  # keys and values, each [batch, kv_heads, tokens, head_dim]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from kvviz.cache.spec import positive
+from kvviz.counts import positive
 from kvviz.errors import InvalidRequest
 
 USUAL_TOKENS = 8192  # of each sequence, where nobody says

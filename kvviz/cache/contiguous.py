@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from kvviz.cache.base import ContiguousCache, Pair, Span
-from kvviz.cache.spec import positive
+from kvviz.counts import positive
 from kvviz.errors import CorruptCache
 
 

@@ -91,10 +91,13 @@ def log_of_ranks(cache: ShardedCache) -> PageLog:
 
 
 def save_log(log: PageLog, path: str | os.PathLike[str]) -> None:
-    """A small file (.npz), for another process to draw."""
+    """A small file (.npz), for another process to draw. Raises TraceError where that cannot be written."""
     about = {"origin": log.origin, "marks": log.marks, "pools": [asdict(pool) for pool in log.pools]}
-    with open(path, "wb") as file:
-        np.savez_compressed(file, about=np.array(json.dumps(about)), rows=_rows(log))
+    try:
+        with open(path, "wb") as file:
+            np.savez_compressed(file, about=np.array(json.dumps(about)), rows=_rows(log))
+    except OSError as problem:
+        raise TraceError(f"the log cannot be written to {path}: {problem.strerror}") from problem
 
 
 def load_log(path: str | os.PathLike[str]) -> PageLog:

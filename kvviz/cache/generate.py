@@ -9,7 +9,7 @@ import torch
 from kvviz.cache import attach
 from kvviz.cache.capacity import USUAL_TOKENS, Capacity
 from kvviz.cache.codes import scheme_of
-from kvviz.cache.spec import positive
+from kvviz.counts import positive
 from kvviz.errors import InvalidRequest
 
 if TYPE_CHECKING:

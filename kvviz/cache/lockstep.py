@@ -9,10 +9,11 @@ import torch
 from kvviz.cache.capacity import Capacity, pages_for
 from kvviz.cache.pagelog import PageLog, PoolInfo
 from kvviz.cache.pages import PagePool
-from kvviz.cache.spec import CacheSpec, natural
+from kvviz.cache.spec import CacheSpec
 from kvviz.cache.step import Memory, Step, Store
 from kvviz.cache.store import Loose, Place, Slab, place
 from kvviz.cache.table import PageTable
+from kvviz.counts import natural
 from kvviz.errors import InvalidRequest, PoolExhausted, SequenceFreed
 from kvviz.origin import of_pages
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -11,11 +12,12 @@ from kvviz.cache.attention import Pages
 from kvviz.cache.capacity import Capacity
 from kvviz.cache.lockstep import Lockstep
 from kvviz.cache.pagelog import PageLog
-from kvviz.cache.spec import CacheSpec, natural, positive
+from kvviz.cache.spec import CacheSpec
 from kvviz.cache.step import Memory, Step
 from kvviz.cache.table import PageTable
 from kvviz.cache.watched import Watched
-from kvviz.errors import CorruptCache, InvalidRequest
+from kvviz.counts import natural, positive
+from kvviz.errors import CorruptCache, InvalidRequest, brief
 
 
 class PagedKVCache(Watched, Lockstep):
@@ -263,6 +265,7 @@ class PagedKVCache(Watched, Lockstep):
     def reorder(self, order: Sequence[int]) -> None:
         """Sequence b takes the past of sequence order[b], as beams do. Nothing is copied until somebody writes."""
         self._between_steps("reorder")
+        order = _listed(order)
         if len(order) != self.spec.batch:
             raise InvalidRequest(f"order has {len(order)} entries for {self.spec.batch} sequences")
         self.select(order)
@@ -270,9 +273,9 @@ class PagedKVCache(Watched, Lockstep):
     def select(self, order: Sequence[int]) -> None:
         """As many sequences as `order` has entries, each with the past of that one."""
         self._between_steps("select")
-        known = range(self.spec.batch)
-        if not len(order) or any(not hasattr(s, "__index__") or s.__index__() not in known for s in order):
-            raise InvalidRequest(f"sequences are 0 … {self.spec.batch - 1}, got {list(order)}")
+        order, known = _listed(order), range(self.spec.batch)
+        if not order or any(not hasattr(s, "__index__") or s.__index__() not in known for s in order):
+            raise InvalidRequest(f"sequences are 0 … {self.spec.batch - 1}, got {order}")
         if self._memory is None:
             self.spec.batch = len(order)
             return
@@ -315,3 +318,11 @@ class PagedKVCache(Watched, Lockstep):
             if (table.seen, table.first) != (self.seen, self.tables[0].first):
                 raise CorruptCache(f"sequences out of step: {table.seen} tokens from {table.first}, not {self.seen}")
         self._memory.store.check(self._memory.pool, settled=self._memory.stepping is None)
+
+
+def _listed(order: Any) -> list[Any]:
+    """Numbers of sequences, as a list. Raises InvalidRequest."""
+    try:
+        return list(order)
+    except TypeError:
+        raise InvalidRequest(f"an order is a list of sequences, got {brief(order)}") from None

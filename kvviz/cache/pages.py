@@ -11,8 +11,8 @@ from typing import NamedTuple
 
 from kvviz.cache.freelist import FreeList
 from kvviz.cache.pagelog import NULL, PageAction, PageLog, PoolInfo
-from kvviz.cache.spec import natural, positive
 from kvviz.cache.table import PageTable
+from kvviz.counts import natural, positive
 from kvviz.errors import CorruptCache, InvalidRequest, PoolExhausted, UnknownPage
 
 MOST_PAGES = 1 << 24  # that a pool keeps account of: some 0.6 GB of lists

@@ -12,8 +12,9 @@ from kvviz.cache.codes import scheme_of
 from kvviz.cache.codeslab import CodeSlab, QuantizedSpec
 from kvviz.cache.paged import PagedKVCache
 from kvviz.cache.pagelog import PageLog
-from kvviz.cache.spec import CacheSpec, positive
+from kvviz.cache.spec import CacheSpec
 from kvviz.cache.step import Step
+from kvviz.counts import natural, positive
 from kvviz.errors import InvalidRequest
 
 
@@ -83,6 +84,7 @@ class QuantizedPagedKVCache(PagedKVCache):
 
     def rollback(self, tokens: int) -> None:
         """Drop the newest tokens. Raises InvalidRequest where fewer are stored, or a group would be cut that is coded."""
+        tokens = natural("tokens", tokens)
         if 0 < tokens <= self._stored and (why := self.cannot_go_back(tokens)):
             raise InvalidRequest(f"cannot roll back {tokens:,} tokens: {why}")
         super().rollback(tokens)

@@ -12,7 +12,7 @@ import sys
 
 import torch
 
-from kvviz.cache import sharded
+from kvviz.cache import ranks, sharded
 from kvviz.cache.generate import paged_cache
 from kvviz.errors import KvvizError
 from kvviz.models import decode, load_model
@@ -76,4 +76,4 @@ def _say(here: sharded.Ranks, text: str) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ranks.leave(main())

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
+from kvviz.counts import positive
 from kvviz.errors import InvalidRequest
 
 
@@ -31,7 +31,7 @@ class CacheSpec:
         if self.device is not None:
             try:
                 self.device = torch.empty(0, device=self.device).device  # "cuda" is also "cuda:0"
-            except (RuntimeError, AssertionError, TypeError) as error:
+            except (RuntimeError, AssertionError, TypeError, ValueError) as error:
                 reason = str(error).split("\n")[0]
                 raise InvalidRequest(f"device {self.device!r} cannot be used here: {reason}") from error
 
@@ -80,20 +80,6 @@ class CacheSpec:
         """Take dtype and device from the first tensors, where they were left open."""
         self.dtype = self.dtype or keys.dtype
         self.device = self.device or keys.device
-
-
-def positive(name: str, value: Any) -> int:
-    """The value as an int. Raises InvalidRequest unless it is a whole number from 1 up."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 1:
-        raise InvalidRequest(f"{name} must be a whole number from 1 up, got {value!r}")
-    return int(value.__index__())
-
-
-def natural(name: str, value: Any) -> int:
-    """The value as an int. Raises InvalidRequest unless it is a whole number from 0 up."""
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value.__index__() < 0:
-        raise InvalidRequest(f"{name} must be a whole number from 0 up, got {value!r}")
-    return int(value.__index__())
 
 
 def storage_bytes(tensors: Iterable[torch.Tensor | None]) -> int:

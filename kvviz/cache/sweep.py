@@ -24,9 +24,10 @@ import torch
 from kvviz.cache import ranks
 from kvviz.cache.capacity import pages_for
 from kvviz.cache.pages import PagePool
-from kvviz.cache.spec import CacheSpec, positive
+from kvviz.cache.spec import CacheSpec
 from kvviz.cache.store import Place, Slab
 from kvviz.cache.table import PageTable
+from kvviz.counts import positive
 from kvviz.errors import InvalidRequest, KvvizError
 
 WORKLOADS = {"short": (16, 128), "mixed": (16, 2048), "long": (1024, 2048)}  # tokens of a sequence: from, to
@@ -146,4 +147,4 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    ranks.leave(main())

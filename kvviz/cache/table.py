@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence, Sized
 from typing import TYPE_CHECKING, NamedTuple
 
 from kvviz.cache.pagelog import NULL, PageAction
-from kvviz.cache.spec import natural
+from kvviz.counts import natural
 from kvviz.errors import CorruptCache, InvalidRequest, SequenceFreed, UnknownPage
 
 if TYPE_CHECKING:

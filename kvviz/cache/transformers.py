@@ -219,7 +219,7 @@ class PagedCache(Watched, Cache):
         assert cache is not None
         if not cache.pool and (cache.spec.kv_heads, cache.spec.head_dim) != (heads, size):
             cache.spec.kv_heads, cache.spec.head_dim = heads, size  # not like the first layer's
-            self._share_out([other.cache for other in self.groups if other.cache])
+            self._share_out(self._caches())
         if cache.seen_by(number) == cache.seen:  # a step begins
             for other in self.groups:
                 ahead = other.cache.seen - cache.seen if other.cache else 0
@@ -280,7 +280,7 @@ class PagedCache(Watched, Cache):
         for group, cache in zip(self.groups, made, strict=True):
             group.cache, cache.log = cache, self.log
 
-    def _share_out(self, caches: Sequence[PagedKVCache]) -> None:
+    def _share_out(self, caches: Sequence[PagedKVCache]) -> None:  # over ranks there is more to it: see sharded.py
         share_out(caches, self.capacity, self.page_size)
 
     def _caches(self) -> list[PagedKVCache]:

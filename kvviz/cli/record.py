@@ -14,7 +14,7 @@ from typing import Any
 from kvviz.cli.answer import Progress, check_trace_file, complain, say
 from kvviz.cli.script import Script, on_import
 from kvviz.cli.summary import busiest, failures
-from kvviz.errors import InvalidRequest, KvvizError
+from kvviz.errors import InvalidRequest, KvvizError, TraceError
 from kvviz.memory.record import Recording
 from kvviz.memory.record import record as recording
 from kvviz.memory.report import bytes_text, count_text
@@ -148,9 +148,10 @@ def _save(trace: Trace, out: str, save: Callable[[Trace, str], None] = Trace.sav
     try:
         save(trace, out)
         return out
-    except OSError as problem:
+    except (TraceError, OSError) as problem:
+        why = problem.__cause__ if isinstance(problem, TraceError) else problem
         folder = tempfile.mkdtemp(prefix="kvviz-")
         saved = os.path.join(folder, os.path.basename(out))
         save(trace, saved)
-        complain(f"{out} cannot be written any more ({problem.strerror or problem})")
+        complain(f"{out} cannot be written any more ({getattr(why, 'strerror', None) or problem})")
         return saved

@@ -15,9 +15,9 @@ from typing import Any, ClassVar
 
 import ipywidgets as widgets
 
-from kvviz.errors import InvalidRequest, KvvizError
+from kvviz.errors import InvalidRequest, KvvizError, brief
 from kvviz.explore.panels import Panel, panels
-from kvviz.explore.setting import Settings
+from kvviz.explore.setting import Setting, Settings
 from kvviz.view.choices import Axis, State, choices, width
 from kvviz.view.html import View
 from kvviz.view.theme import CHART_STYLE
@@ -58,6 +58,8 @@ class Explorer(widgets.VBox):
         self.offered: Settings = self.settings if offered is None else offered
         self.outcome: Outcome | None = None
         self.sliders: dict[str, widgets.SelectionSlider | widgets.Dropdown] = {}
+        if not isinstance(self.offered, Mapping) or not all(isinstance(s, Setting) for s in self.offered.values()):
+            raise InvalidRequest(f"offered are settings by their names, got {brief(self.offered)}")
         for name in chosen:
             if name not in self.offered:
                 raise InvalidRequest(f"no setting {name!r}; there are {', '.join(self.offered)}")

@@ -14,10 +14,12 @@ import sys
 from array import array
 from bisect import bisect_left
 from collections import deque
+from numbers import Integral, Real
+from typing import Any
 
 import numpy as np
 
-from kvviz.errors import InvalidRequest, OutOfMemory, UnknownAddress
+from kvviz.errors import InvalidRequest, OutOfMemory, UnknownAddress, brief
 from kvviz.memory import settings as rules
 from kvviz.memory.blocks import Block, Pool, SegmentInfo, stretches
 from kvviz.memory.check import LIMIT, whole
@@ -70,7 +72,7 @@ class CachingAllocator:
         if not 0 < size < LIMIT:
             if size == 0:
                 return 0
-            raise InvalidRequest(f"cannot allocate {size} bytes")
+            raise InvalidRequest(f"cannot allocate {brief(size)} bytes")
         if self._pending:
             self._process_events()
         rounded = self._settings.round_size(size)
@@ -97,11 +99,14 @@ class CachingAllocator:
 
     def free(self, address: int) -> None:
         """Hand a block back. It stays reserved; it stays active while another stream may still use it."""
-        if address == 0:
-            return
-        block = self._blocks.pop(address, None)
+        try:
+            block = self._blocks.pop(address, None)
+        except TypeError:  # what has no hash is no address
+            block = None
         if block is None:
-            raise UnknownAddress(f"no allocated block begins at {hex(address) if isinstance(address, int) else repr(address)}")
+            if isinstance(address, Integral) and address == 0:
+                return
+            raise _no_block(address)
         block.state = State.AWAITING_FREE
         self.allocated -= block.size
         self._log.extend((FREE_REQUESTED, address, block.size, block.requested, block.stream))
@@ -114,9 +119,10 @@ class CachingAllocator:
 
     def record_stream(self, address: int, stream: int) -> None:
         """Say that work on `stream` uses the block at `address`: its free then waits for that stream."""
-        block = self._blocks.get(address)
+        block = self._blocks.get(address) if isinstance(address, Integral) else None
         if block is None:
-            raise UnknownAddress(f"no allocated block begins at {hex(address) if isinstance(address, int) else repr(address)}")
+            raise _no_block(address)
+        stream = whole(stream, "a stream")
         if stream != block.stream:
             block.streams = (block.streams or set()) | {stream}
 
@@ -144,9 +150,9 @@ class CachingAllocator:
 
     def set_memory_fraction(self, fraction: float) -> None:
         """Let the allocator reserve at most this share of the capacity, 0 to 1."""
-        if not 0.0 <= fraction <= 1.0:
-            raise InvalidRequest(f"a fraction of {fraction}; it must lie between 0 and 1")
-        self._limit = int(fraction * self._device.capacity) if fraction < 1.0 else None
+        if not isinstance(fraction, Real) or not 0.0 <= fraction <= 1.0:
+            raise InvalidRequest(f"a fraction of {brief(fraction)}; it must lie between 0 and 1")
+        self._limit: int | None = int(fraction * self._device.capacity) if fraction < 1.0 else None
 
     def set_conf(self, conf: str) -> None:
         """Change settings in mid-run, as PyTorch does.
@@ -398,3 +404,8 @@ class CachingAllocator:
             f"{free:,} B of it free; reserved {self.reserved:,} B, of them allocated {self.allocated:,} B and "
             f"cached {cached:,} B, the largest free block {largest:,} B{advice}"
         )
+
+
+def _no_block(address: Any) -> UnknownAddress:
+    told = hex(address) if isinstance(address, int) and abs(address) < LIMIT << 1 else brief(address)
+    return UnknownAddress(f"no allocated block begins at {told}")

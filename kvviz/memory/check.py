@@ -1,11 +1,12 @@
-"""What callers pass, checked in one place: whole numbers, traces."""
+"""What callers pass, checked in one place: whole numbers, traces, names of files."""
 
 from __future__ import annotations
 
 import operator
+import os
 from typing import Any
 
-from kvviz.errors import InvalidRequest
+from kvviz.errors import InvalidRequest, brief
 
 LIMIT = 1 << 62  # no device, run or file comes near it, and all arithmetic below it is exact
 
@@ -16,10 +17,22 @@ def whole(value: Any, what: str) -> int:
     try:
         number = int(value) if isinstance(value, float) and value.is_integer() else operator.index(value)
     except TypeError:
-        raise InvalidRequest(f"{what} is a whole number, not {value!r}") from None
+        raise InvalidRequest(f"{what} is a whole number, not {brief(value)}") from None
     if abs(number) >= LIMIT:
-        raise InvalidRequest(f"{what} of {number:,} is out of range")
+        told = f"{number:,}" if abs(number) < LIMIT << 64 else brief(number)
+        raise InvalidRequest(f"{what} of {told} is out of range")
     return number
+
+
+def path_of(path: Any) -> str:
+    """The name of a file, from a text or a Path. Raises InvalidRequest."""
+    try:
+        name = os.fsdecode(path)
+    except TypeError:
+        raise InvalidRequest(f"a file is named by a text or a Path, not {brief(path)}") from None
+    if "\0" in name:
+        raise InvalidRequest(f"no file is named {brief(name)}")
+    return name
 
 
 def traced(thing: Any) -> Any:

@@ -8,7 +8,6 @@ tell when they die. Everything is put in order by one clock, ns since the epoch.
 from __future__ import annotations
 
 import contextlib
-import gc
 import os
 import signal
 import threading
@@ -30,6 +29,7 @@ from kvviz.memory.owners import WEIGHTS, Owners, storage_of
 from kvviz.memory.shown import Shown, shown
 from kvviz.memory.sites import Sites
 from kvviz.memory.trace import Trace
+from kvviz.memory.unpickle import collection_paused
 
 ORIGIN = "model of PyTorch's CUDA allocator, fed by a CPU run"
 CAPACITY = 1 << 40  # the modelled device does not run out: the CPU run did not either
@@ -211,14 +211,9 @@ def _start_profiler() -> None:
 
 def _swap_profilers() -> Any:
     """What the running profiler saw; a new one runs in its place."""
-    collecting = gc.isenabled()
-    gc.disable()  # nothing may die while nobody looks
-    try:
+    with collection_paused():  # nothing may die while nobody looks
         result = torch.autograd._disable_profiler()
         _start_profiler()
-    finally:
-        if collecting:
-            gc.enable()
     return result
 
 
@@ -279,12 +274,7 @@ def allocations(result: Any) -> np.ndarray:
             else:
                 walk(node.children)
 
-    collecting = gc.isenabled()
-    gc.disable()  # hundreds of thousands of small objects: the collector would look at them again and again
-    try:
+    with collection_paused():
         walk(result.experimental_event_tree())
-    finally:
-        if collecting:
-            gc.enable()
     table = np.array(rows, dtype="i8").reshape(-1, 3)
     return table[np.argsort(table[:, 0], kind="stable")]

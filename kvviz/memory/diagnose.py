@@ -128,7 +128,7 @@ def _reserved(moment: Moment) -> Section:
     ]
     lines += [
         f"  pinned: {bytes_text(pin.free)} in {count_text(pin.segments, 'segment')}, by {count_text(pin.blocks, 'block')} "
-        f"({bytes_text(pin.bytes)}) of {pin.by}"
+        f"({bytes_text(pin.bytes)}) of {pin.whose}"
         for pin in moment.pins[:MOST]
     ]
     return Section("Reserved against allocated", lines)

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from kvviz.errors import InconsistentTrace, TraceError
-from kvviz.memory.check import LIMIT
+from kvviz.memory.check import LIMIT, path_of
 from kvviz.memory.lifetimes import BlockSpans, Lifetimes, SegmentSpans
 from kvviz.memory.snapshot import load_snapshot
 from kvviz.memory.trace import COLUMNS, Action, Events, Mark, Trace
@@ -29,8 +29,11 @@ SEGMENT_TYPES = {"address": "u8", "small": "?", "expandable": "?"}
 
 
 def save(trace: Trace, path: str | os.PathLike) -> None:
-    """Write `trace`; a file that is there already is replaced only once the new one is whole."""
-    path = os.fspath(path)
+    """Write `trace`; a file that is there already is replaced only once the new one is whole.
+
+    Raises TraceError where it cannot be written.
+    """
+    path = path_of(path)
     columns = {f"events/{f.name}": getattr(trace.events, f.name) for f in fields(Events)}
     for device, lives in trace.entry.items():
         for part in ("blocks", "segments"):
@@ -51,6 +54,8 @@ def save(trace: Trace, path: str | os.PathLike) -> None:
             }  # fmt: skip
             out.writestr(_member("about.json"), json.dumps(about), zipfile.ZIP_DEFLATED)
         os.replace(partial, path)
+    except OSError as problem:
+        raise TraceError(f"the trace cannot be written to {path}: {problem.strerror}") from problem
     finally:
         if os.path.exists(partial):
             os.unlink(partial)
@@ -64,7 +69,7 @@ def load(path: str | os.PathLike) -> Trace:
     events loads with a warning that begins with "inconsistent", and at() of it raises InconsistentTrace.
     Raises TraceError in one line for any other file, FileNotFoundError and the like; no file is ever half read.
     """
-    path = os.fspath(path)
+    path = path_of(path)
     with open(path, "rb") as raw:  # a file that is not there is said plainly; all that follows is about what is in it
         beginning = raw.read(4)
         raw.seek(0)

@@ -56,9 +56,6 @@ class Looks:
         self.looks = 0
         self._begin(Look([], [], 0))
 
-    def __len__(self) -> int:
-        return len(self._rows)
-
     def add(self, look: Look) -> None:
         """What lives now; the changes since the last look become events: what went first, then what came."""
         self.looks += 1
@@ -85,7 +82,6 @@ class Looks:
         rows = np.array(self._rows, "i8").reshape(-1, 7)
         action, address, size, requested, stream, time, block = rows.T
         owner = np.array([*self._owner, 0], "i8")[block]  # block -1: a segment's event, of nobody
-        owner[block < 0] = 0
         events = Events.of(
             len(rows), action=action, address=address, size=size, requested=requested, stream=stream, time_us=time,
             owner=owner,

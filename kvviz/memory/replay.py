@@ -6,12 +6,12 @@ the allocator did by itself (segments, retries) is not: that is what may change.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 import numpy as np
 
-from kvviz.errors import InvalidRequest, OutOfMemory
+from kvviz.errors import InvalidRequest, OutOfMemory, brief
 from kvviz.memory.allocator import CachingAllocator
 from kvviz.memory.check import traced, whole
 from kvviz.memory.drive import Driver
@@ -177,7 +177,9 @@ def sweep(
 
     `why` says in a sentence what the setting changed, from the replay itself.
     """
-    confs = [confs] if isinstance(confs, str) else list(confs)
+    confs = [confs] if isinstance(confs, str) else list(confs) if isinstance(confs, Iterable) else [confs]
+    if not all(isinstance(conf, str) for conf in confs):
+        raise InvalidRequest(f"confs are settings, each a string, not {brief(confs)}")
     replays = {conf: replay(trace, conf, capacity, device) for conf in dict.fromkeys(["", *confs])}
     base = replays[""]
     trials = [

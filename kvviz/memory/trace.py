@@ -17,6 +17,7 @@ import numpy as np
 
 from kvviz.errors import InconsistentTrace, InvalidRequest
 from kvviz.memory.check import whole
+from kvviz.memory.legible import legible
 from kvviz.memory.lifetimes import BlockSpans, Lifetimes, LiveIndex, SegmentSpans, next_at_same_address, rows
 from kvviz.memory.settings import Settings, parse
 from kvviz.memory.state import MemoryState, state_of
@@ -127,6 +128,11 @@ class Trace:
     origin: str = "unknown"
     warnings: Sequence[str] = ()
     about: dict = field(default_factory=dict)  # torch release, settings, capacity: what a replay needs; see shown.py
+
+    def __post_init__(self) -> None:
+        # whoever draws or prints them can rely on it
+        object.__setattr__(self, "owners", [legible(name) for name in self.owners])
+        object.__setattr__(self, "marks", [mark._replace(name=legible(mark.name)) for mark in self.marks])
 
     def __len__(self) -> int:
         return len(self.events)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from kvviz.errors import InvalidRequest
+from kvviz.errors import InvalidRequest, brief
 from kvviz.memory.file import load
 from kvviz.memory.trace import Trace
 
@@ -25,6 +25,6 @@ SAMPLES = {
 
 def sample(name: str) -> Trace:
     """A shipped trace by name; SAMPLES says what each is. Raises InvalidRequest for an unknown one."""
-    if name not in SAMPLES:
-        raise InvalidRequest(f"no sample {name!r}; there are {', '.join(SAMPLES)}")
+    if not isinstance(name, str) or name not in SAMPLES:
+        raise InvalidRequest(f"no sample {brief(name)}; there are {', '.join(SAMPLES)}")
     return load(Path(__file__).parent / f"{name}.kvviz")

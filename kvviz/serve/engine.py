@@ -12,8 +12,8 @@ import torch
 from kvviz.cache.attach import text_config
 from kvviz.cache.pagelog import PageLog, PoolInfo
 from kvviz.cache.pages import PagePool
-from kvviz.cache.spec import natural, positive
 from kvviz.cache.store import Slab
+from kvviz.counts import natural, positive
 from kvviz.errors import CorruptCache, InvalidRequest, PoolExhausted
 from kvviz.origin import of_pages
 from kvviz.serve.batch import attending, pack, spec_of

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from kvviz.cache.pages import PagePool
-from kvviz.cache.spec import positive
+from kvviz.counts import positive
 from kvviz.errors import CorruptCache, InvalidRequest, PoolExhausted
 from kvviz.serve.workload import Job
 

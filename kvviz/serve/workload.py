@@ -8,10 +8,12 @@ import os
 import random
 from collections.abc import Sequence
 from datetime import datetime
+from numbers import Real
 from typing import NamedTuple
 
-from kvviz.cache.spec import natural, positive
-from kvviz.errors import InvalidRequest
+from kvviz.counts import natural, positive
+from kvviz.errors import InvalidRequest, brief
+from kvviz.memory.check import path_of, whole
 
 
 class Job(NamedTuple):
@@ -46,11 +48,13 @@ def workload(
     rate: jobs a second, with exponential gaps between them; 0: all at once.
     Raises InvalidRequest for an unknown mix, and where so short a `longest` makes the means impossible.
     """
-    if mix not in MIXES:
-        raise InvalidRequest(f"mix must be one of {', '.join(MIXES)}, got {mix!r}")
+    if not isinstance(mix, str) or mix not in MIXES:
+        raise InvalidRequest(f"mix must be one of {', '.join(MIXES)}, got {brief(mix)}")
+    if not isinstance(spread, Real) or not isinstance(rate, Real) or math.inf in (spread, rate):
+        raise InvalidRequest(f"spread and rate must be numbers, got {brief(spread)} and {brief(rate)}")
     if not spread >= 0 or not rate >= 0:
         raise InvalidRequest(f"spread and rate must not be negative, got {spread!r} and {rate!r}")
-    count, longest, draw = positive("count", count), positive("longest", longest), random.Random(seed)
+    count, longest, draw = positive("count", count), positive("longest", longest), random.Random(whole(seed, "seed"))
     raw = [(math.exp(draw.gauss(0, spread)), math.exp(draw.gauss(0, spread))) for _ in range(count)]
     prompts = _scaled([p for p, _ in raw], [longest - 1] * count, MIXES[mix].prompt)
     outputs = _scaled([o for _, o in raw], [longest - p for p in prompts], MIXES[mix].output)
@@ -90,12 +94,15 @@ def shared_prefixes(
 
     tokens: shortest and longest tail.
     """
-    positive("vocabulary", vocabulary), positive("tokens[0]", tokens[0])
+    if not isinstance(tokens, tuple | list) or len(tokens) != 2:
+        raise InvalidRequest(f"tokens must be the shortest and the longest tail, got {brief(tokens)}")
+    for name, value in (("vocabulary", vocabulary), ("tokens[0]", tokens[0]), ("tokens[1]", tokens[1])):
+        positive(name, value)
     if tokens[1] < tokens[0]:
         raise InvalidRequest(
             f"tails of {tokens[0]:,} to {tokens[1]:,} tokens: the longest is shorter than the shortest"
         )
-    draw = random.Random(seed)
+    draw = random.Random(whole(seed, "seed"))
 
     def some(length: int) -> list[int]:
         return [draw.randrange(vocabulary) for _ in range(length)]
@@ -119,7 +126,7 @@ def read_trace(path: str | os.PathLike[str], limit: int | None = None, skip_empt
 
     Raises InvalidRequest, naming the row (the header is row 1), what was expected and what is there.
     """
-    name, jobs = os.path.basename(os.fspath(path)), []
+    name, jobs = os.path.basename(path_of(path)), []
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             reader = csv.reader(file)

@@ -182,7 +182,7 @@ class Plan:
             f"<td>{term.bytes:,}</td><td>{bytes_text(term.bytes)}</td></tr>"
             for term in self.terms
         )
-        head = f"<tr><th {left}>term</th><th {left}>equation</th><th>bytes</th><th></th></tr>"
+        head = f"<tr><th {left}>term</th><th {left}>equation</th><th>bytes</th><td></td></tr>"
         notes = "".join(f"<li>{html.escape(note)}</li>" for note in self.notes)
         body = f"<p><b>{html.escape(self.title)}</b></p><table>{head}{rows}</table><p>{html.escape(self.verdict)}</p>"
         body += f"<ul>{notes}</ul>" if notes else ""

@@ -11,6 +11,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from kvviz.counts import counted as whole_number
 from kvviz.errors import InvalidRequest
 from kvviz.sizing.known import KNOWN
 from kvviz.sizing.precision import KVScheme, kv_scheme
@@ -255,11 +256,5 @@ def count_or_none(config: Any, *names: str) -> int | None:
 
 
 def counted(name: str, value: Any, most: int = MOST, least: int = 1) -> int:
-    """A whole number from `least` to `most`. Raises InvalidRequest, and never prints hundreds of digits."""
-    if isinstance(value, bool) or not hasattr(value, "__index__"):
-        got = f"{value!r:.40}"
-    elif not least <= value.__index__() <= most:
-        got = "more" if value > most else "less"
-    else:
-        return int(value.__index__())
-    raise InvalidRequest(f"{name} must be a whole number from {least} to {most:,}, got {got}")
+    """A whole number from `least` to `most`. Raises InvalidRequest."""
+    return whole_number(name, value, least, most)

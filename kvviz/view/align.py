@@ -33,13 +33,12 @@ class Alignment(NamedTuple):
 def align(a: Trace, b: Trace, device: int = 0) -> Alignment:
     """Pairs of places in two runs, by requests, by marks, or only by their ends."""
     ends = (0, 0), (len(a), len(b))
-    (events, acts), (others, same) = requests(a, device), requests(b, device)
-    mine, theirs = _same(acts, same)
-    if len(mine) and (mine[-1] == len(acts) - 1 or theirs[-1] == len(same) - 1):
-        # a segment's event stands before the request that needed it, and belongs to that
-        pairs = list(zip((events[mine] + 1).tolist(), (others[theirs] + 1).tolist(), strict=True))
+    own, other = requests(a, device), requests(b, device)
+    mine, theirs = _same(own.size, other.size)
+    if len(mine) and (mine[-1] == len(own.size) - 1 or theirs[-1] == len(other.size) - 1):
+        pairs = _places(own.of(mine), other.of(theirs))
         words = f"the same requests side by side, {len(mine):,} allocations and frees"
-        if more := max(len(acts), len(same)) - len(mine):
+        if more := max(len(own.size), len(other.size)) - len(mine):
             words += f"; {more:,} that only one run makes are passed over"
         return _of([ends[0], *pairs, ends[1]], words)
     shared = _marks(a, b)
@@ -51,14 +50,38 @@ def align(a: Trace, b: Trace, device: int = 0) -> Alignment:
     )
 
 
-def requests(trace: Trace, device: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """The events in which the program asked for something or gave it back, and what: bytes, negative for a free."""
+class Requests(NamedTuple):
+    """event: in which the program asked for something or gave it back. size: bytes, negative for a free. done: the event
+    in which that is done: a recording may have two for a free, that it was asked for and that it is complete, or one."""
+
+    event: np.ndarray
+    size: np.ndarray
+    done: np.ndarray
+
+    def of(self, rows: np.ndarray) -> Requests:
+        return Requests(*(column[rows] for column in self))
+
+
+def requests(trace: Trace, device: int = 0) -> Requests:
     blocks, n = trace.lifetimes(device).blocks, len(trace)
     born, freed = blocks.born >= 0, (blocks.freed >= 0) & (blocks.freed < n)
-    event = np.concatenate([blocks.born[born], blocks.freed[freed]])
+    begun, gone = blocks.freed[freed], blocks.died[freed]
+    event = np.concatenate([blocks.born[born], begun])
     size = np.concatenate([blocks.requested[born], -blocks.requested[freed]])
-    order = np.argsort(event, kind="stable")
-    return event[order], size[order]
+    # of a free that waits for another stream nobody knows when the other run completes it
+    done = np.concatenate([blocks.born[born], np.where((gone == begun + 1) & (gone < n), gone, begun)])
+    return Requests(event, size, done).of(np.argsort(event, kind="stable"))
+
+
+def _places(a: Requests, b: Requests) -> list[tuple[int, int]]:
+    """After each request that both made, and inside of those that take two events in both.
+
+    A segment's event stands before the request that needed it, and belongs to that.
+    """
+    alike = (a.done > a.event) == (b.done > b.event)
+    asked = np.stack([a.event[alike], b.event[alike]], 1)
+    done = np.stack([a.done, b.done], 1)
+    return [(i + 1, j + 1) for i, j in np.unique(np.concatenate([asked, done]), axis=0).tolist()]
 
 
 def _same(acts: np.ndarray, others: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import hashlib
 import html
 import io
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,7 +15,7 @@ from kvviz.view import poster
 from kvviz.view.align import Alignment, align
 from kvviz.view.base import base_of
 from kvviz.view.bundle import script
-from kvviz.view.html import View
+from kvviz.view.html import View, named, packed, row
 from kvviz.view.pack import Column, pack
 from kvviz.view.scene import SERIES, Scene, format_bytes, refuse_options
 from kvviz.view.sheet import INNER, WIDTH
@@ -54,9 +50,7 @@ def side_by_side(
     """
     if not isinstance(titles, (tuple, list)) or [type(title) for title in titles] != [str, str]:
         raise ViewError(f"titles are two strings, one for each run, not {titles!r}")
-    refuse_options("auto", theme)
-    if fold not in (None, True, False):
-        raise ViewError(f"fold must be True, False or None, not {fold!r}")
+    refuse_options("auto", theme, fold=fold)
     first = Scene(a, device, start, fold)
     pairs = align(a, traced(b), device)
     second = Scene(b, device, pairs.beside(first.start), fold)
@@ -73,9 +67,9 @@ class Beside(View):
         words = " ".join(f"{title}: {scene.words(mapped=True)}." for title, scene in zip(titles, scenes, strict=True))
         super().__init__(" and ".join(titles), f"{words} {pairs.words[0].upper()}{pairs.words[1:]}.", self._both)
         least = min(scene.flow(INNER).scale / scene.unit for scene in scenes)
-        drawn = [getattr(scene.curves, name) for scene in scenes for name in SERIES]
-        lowest, self._highest = min(int(c.min()) for c in drawn), max(int(c.max()) for c in drawn)
-        base = base_of(min(int(scene.curves.allocated.min()) for scene in scenes), lowest, self._highest)
+        allocated, lowest, highest = zip(*(scene.extent for scene in scenes), strict=True)
+        self._highest = max(highest)
+        base = base_of(min(allocated), min(lowest), self._highest)
         for scene in scenes:
             scene.most, scene.base = least * scene.unit, base
         self._stills = [poster.block_map(s, title, SUBTITLE) for s, title in zip(scenes, titles, strict=True)]
@@ -83,24 +77,17 @@ class Beside(View):
     @property
     def html(self) -> str:
         runs = [
-            _packed(s.pack("blocks", t, SUBTITLE, SUBTITLE)) for s, t in zip(self._scenes, self._titles, strict=True)
+            packed(s.pack("blocks", t, SUBTITLE, SUBTITLE)) for s, t in zip(self._scenes, self._titles, strict=True)
         ]
         columns = {"first": Column(self._pairs.first, alike=True), "second": Column(self._pairs.second, alike=True)}
-        told = {
-            "runs": runs, "pairs": _packed(pack({}, columns)), "most": self._highest, "options": {"theme": self._theme}
-        }  # fmt: skip
-        data = json.dumps(told, sort_keys=True).replace("<", "\\u003c")
-        name = hashlib.sha256(data.encode()).hexdigest()[:12]
-        players = "".join(
-            f'<div class="kvviz-player" style="flex:1 1 460px;min-width:0"><img alt="{html.escape(s.words(mapped=True))}" '
-            f'src="data:image/png;base64,{base64.b64encode(still).decode()}" '
-            'style="display:block;width:100%;max-width:1100px;height:auto"></div>'
-            for s, still in zip(self._scenes, self._stills, strict=True)
-        )
+        told, name = named({
+            "runs": runs, "pairs": packed(pack({}, columns)), "most": self._highest, "options": {"theme": self._theme}
+        })  # fmt: skip
+        words = [scene.words(mapped=True) for scene in self._scenes]
         return (
             f'<div class="kvviz-beside" data-kvviz="{name}">{self._table()}'
-            f'<div style="display:flex;flex-wrap:wrap;align-items:flex-start;gap:0 10px">{players}</div></div>\n'
-            f"{script(name, 'blocks', data, 'beside')}"
+            f"{row(zip(self._stills, words, strict=True), 460)}</div>\n"
+            f"{script(name, 'blocks', told, 'beside')}"
         )
 
     def _table(self) -> str:
@@ -140,7 +127,3 @@ class Beside(View):
 def signed(size: int) -> str:
     """A difference: with its sign, or "the same". The twin of `differs` in player/beside.js."""
     return "the same" if size == 0 else f"{'+' if size > 0 else '−'}{format_bytes(abs(size), True)}"
-
-
-def _packed(data: bytes) -> str:
-    return base64.b64encode(gzip.compress(data, 9, mtime=0)).decode()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from kvviz.errors import ViewError
-from kvviz.view import poster
-from kvviz.view.excerpt import Excerpt, scenes
+from kvviz.view import excerpt, poster
 from kvviz.view.html import View
 from kvviz.view.scene import Scene, refuse_options
 
@@ -39,35 +37,27 @@ def block_map(
 
     Raises ViewError for an unknown device, start, renderer, theme, fold or part; InconsistentTrace where no true picture exists.
     """
-    refuse_options(renderer, theme, title)
-    if fold not in (None, True, False):
-        raise ViewError(f"fold must be True, False or None, not {fold!r}")
-    scene, part = scenes(trace, device, start, fold, events)
+    refuse_options(renderer, theme, title, fold)
+    scene, part = excerpt.scenes(trace, device, start, fold, events)
     title = "Block map by address" if title is None else title
     where = f"device {device} · " if len(trace.devices) > 1 else ""
     if renderer == "plotly":
         return _plotly(scene, title, where, theme)
-    options = {"autoplay": bool(autoplay), "theme": theme}
-    if part is None:
-        return _player(scene, title, where, options)
     _ = scene.places  # raises here, not when it is looked at
-    return Excerpt(
-        title, "blocks", lambda: _player(part(), title, where, options), lambda: _player(scene, title, where, options)
-    )
+    options = {"autoplay": bool(autoplay), "theme": theme}
+    return excerpt.view(title, "blocks", lambda shown: _player(shown, title, where, options), scene, part)
 
 
-def _subtitles(scene: Scene, where: str) -> tuple[str, str]:
-    """Where all is shown, and where what never changes is folded."""
+def _drawn(scene: Scene, title: str, where: str) -> tuple[bytes, str, str]:
+    """The still; the subtitle where all is shown, and where what never changes is folded."""
     where = f"{scene.part} · {where}" if scene.part else where
-    return (
-        f"{where}Segments in address order on one byte scale; colour = owner, hatch = reserved but inactive",
-        f"{where}Segments in address order on one byte scale; the folded ones, in the top bar, on another",
-    )
+    subtitle = f"{where}Segments in address order on one byte scale; colour = owner, hatch = reserved but inactive"
+    folded = f"{where}Segments in address order on one byte scale; the folded ones, in the top bar, on another"
+    return poster.block_map(scene, title, folded if scene.folded else subtitle), subtitle, folded
 
 
 def _player(scene: Scene, title: str, where: str, options: dict[str, Any]) -> View:
-    subtitle, folded = _subtitles(scene, where)
-    png = poster.block_map(scene, title, folded if scene.folded else subtitle)
+    png, subtitle, folded = _drawn(scene, title, where)
     data = scene.pack("blocks", title, subtitle, folded)
     return View(title, scene.words(mapped=True), png, data=data, options=options)
 
@@ -75,8 +65,7 @@ def _player(scene: Scene, title: str, where: str, options: dict[str, Any]) -> Vi
 def _plotly(scene: Scene, title: str, where: str, theme: str) -> View:
     from kvviz.view.plotly_map import figure
 
-    subtitle, folded = _subtitles(scene, where)
-    png = poster.block_map(scene, title, folded if scene.folded else subtitle)
+    png, _, _ = _drawn(scene, title, where)
     return View(
         title, scene.words(mapped=True), png, figure=figure(scene, title, "light" if theme == "auto" else theme)
     )

@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import gzip
-import hashlib
-import html
-import json
 from collections.abc import Sequence
 from typing import NamedTuple
 
 from kvviz.errors import ViewError
 from kvviz.view.bundle import script
-from kvviz.view.html import View
+from kvviz.view.html import View, data_uri, named, packed, row
 from kvviz.view.theme import CHART_STYLE
 
 
@@ -58,28 +53,20 @@ class Choices(View):
         maps, pictures = _Once(), _Once()  # several states may share one
         shown = []
         for state in self._states:
-            places = [maps.place(_packed(view)) for view in state.maps]
-            shown.append((places, pictures.place(_data_uri(state.curves)), state.words))
+            places = [maps.place(packed(view.data or b"")) for view in state.maps]
+            shown.append((places, pictures.place(data_uri(state.curves)), state.words))
         opens = self._states[self._place]
         pictures.texts[shown[self._place][1]] = ""  # it stands in the page already
-        told = {
+        told, name = named({
             "axes": [[axis.label, list(axis.values), axis.first, axis.menu] for axis in self._axes],
             "maps": maps.texts, "states": shown, "pictures": pictures.texts,
-        }  # fmt: skip
-        data = json.dumps(told, sort_keys=True).replace("<", "\\u003c")
-        name = hashlib.sha256(data.encode()).hexdigest()[:12]
-        players = "".join(
-            f'<div class="kvviz-player" style="flex:1 1 420px;min-width:0"><img '
-            f'alt="{html.escape(view.words, quote=True)}" src="{_data_uri(view.png)}" '
-            'style="display:block;width:100%;max-width:1100px;height:auto"></div>'
-            for view in opens.maps
-        )
+        })  # fmt: skip
         return (
             f'<div class="kvviz-choices" data-kvviz="{name}"><div class="kvviz-words">{opens.words}</div>'
-            f'<div style="display:flex;flex-wrap:wrap;align-items:flex-start;gap:0 10px">{players}</div>'
-            f'{CHART_STYLE}<img class="kvviz-curves" alt="" src="{_data_uri(opens.curves)}" '
+            f"{row([(view.png, view.words) for view in opens.maps], 420)}"
+            f'{CHART_STYLE}<img class="kvviz-curves" alt="" src="{data_uri(opens.curves)}" '
             f'style="width:100%;max-width:{width(opens.curves)}px"></div>\n'
-            f"{script(name, opens.view.kind, data, 'choices')}"
+            f"{script(name, opens.view.kind, told, 'choices')}"
         )
 
 
@@ -100,14 +87,6 @@ class _Once:
 def width(curves: bytes) -> int:
     """CSS px of a chart: it is drawn with two pixels to each. 0 for none."""
     return int.from_bytes(curves[16:20], "big") // 2
-
-
-def _packed(view: View) -> str:
-    return base64.b64encode(gzip.compress(view.data or b"", 9, mtime=0)).decode()
-
-
-def _data_uri(png: bytes) -> str:
-    return "data:image/png;base64," + base64.b64encode(png).decode()
 
 
 def choices(title: str, axes: Sequence[Axis], states: Sequence[State]) -> View:

@@ -33,6 +33,11 @@ class Excerpt(View):
         return self._whole().html
 
 
+def view(title: str, kind: str, make: Callable[[Scene], View], scene: Scene, part: Callable[[], Scene] | None) -> View:
+    """The picture of what scenes() gave. make: draws a scene."""
+    return make(scene) if part is None else Excerpt(title, kind, lambda: make(part()), lambda: make(scene))
+
+
 def scenes(
     trace: Trace, device: int, start: int | None, fold: bool | None, events: tuple[int, int] | None
 ) -> tuple[Scene, Callable[[], Scene] | None]:

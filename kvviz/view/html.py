@@ -9,11 +9,12 @@ import html
 import json
 import os
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from kvviz.errors import ViewError
 from kvviz.view.bundle import script
 from kvviz.view.theme import DARK, LIGHT
 
@@ -60,20 +61,22 @@ class View:
     def html(self) -> str:
         """A fragment that stands by itself: nothing is fetched, and without scripts the still picture shows."""
         if self.data is None:
-            return _still(self.png, self.words)
+            return still(self.png, self.words)
         level = 9 if len(self.data) < _LARGE else 6  # a third of the time, for a twentieth more
-        packed = base64.b64encode(gzip.compress(self.data, level, mtime=0)).decode()
-        told = json.dumps([packed, self._options], sort_keys=True).replace("<", "\\u003c")
-        name = hashlib.sha256(told.encode()).hexdigest()[:12]
+        told, name = named([packed(self.data, level), self._options])
         return (
-            f'<div class="kvviz-player" data-kvviz="{name}">{_still(self.png, self.words)}</div>\n'
+            f'<div class="kvviz-player" data-kvviz="{name}">{still(self.png, self.words)}</div>\n'
             f"{script(name, self.kind, told)}"
         )
 
     def save_html(self, path: str | os.PathLike[str]) -> Path:
-        """Write one self-contained page; returns its path. Raises OSError where that cannot be written."""
-        target = Path(path)
-        target.write_text(self.page, encoding="utf-8", newline="\n")
+        """Write one self-contained page; returns its path. Raises ViewError where that cannot be written."""
+        target, page = Path(path), self.page
+        try:
+            target.write_text(page, encoding="utf-8", newline="\n")
+        except (OSError, ValueError) as problem:  # ValueError: a name that no file can have
+            why = getattr(problem, "strerror", None) or problem
+            raise ViewError(f"the picture cannot be written to {target}: {why}") from problem
         return target
 
     @property
@@ -116,12 +119,35 @@ class View:
         return bundle
 
 
-def _still(png: bytes, words: str) -> str:
-    source = base64.b64encode(png).decode()
+def packed(data: bytes, level: int = 9) -> str:
+    """What `unpack` in player/unpack.js takes."""
+    return base64.b64encode(gzip.compress(data, level, mtime=0)).decode()
+
+
+def named(told: Any) -> tuple[str, str]:
+    """JSON that may stand in a script, and a name made from it."""
+    text = json.dumps(told, sort_keys=True).replace("<", "\\u003c")
+    return text, hashlib.sha256(text.encode()).hexdigest()[:12]
+
+
+def data_uri(png: bytes) -> str:
+    return "data:image/png;base64," + base64.b64encode(png).decode()
+
+
+def still(png: bytes, words: str) -> str:
     return (
-        f'<img alt="{html.escape(words, quote=True)}" src="data:image/png;base64,{source}" '
+        f'<img alt="{html.escape(words)}" src="{data_uri(png)}" '
         'style="display:block;width:100%;max-width:1100px;height:auto">'
     )
+
+
+def row(stills: Iterable[tuple[bytes, str]], least: int) -> str:
+    """Places for players, each with its still and its words: side by side where each has `least` px, else one below the other."""
+    players = "".join(
+        f'<div class="kvviz-player" style="flex:1 1 {least}px;min-width:0">{still(png, words)}</div>'
+        for png, words in stills
+    )
+    return f'<div style="display:flex;flex-wrap:wrap;align-items:flex-start;gap:0 10px">{players}</div>'
 
 
 def _page(title: str, body: str) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import unicodedata
+from bisect import bisect_right
 from functools import cache
 
 import numpy as np
@@ -57,10 +58,10 @@ class Paper:
 
     def fit(self, text: str, size: float, width: float) -> str:
         """The text, cut short with an ellipsis where it is wider."""
-        whole = text
-        while text and self.measure(text if text is whole else text + "…", size) > width:
-            text = text[:-1]
-        return text if text is whole else text.rstrip() + "…"
+        if not text or self.measure(text, size) <= width:
+            return text
+        shorter = bisect_right(range(len(text)), width, key=lambda n: self.measure(text[:n] + "…", size))
+        return text[: max(0, shorter - 1)].rstrip() + "…"
 
     def rect(self, x: float, y: float, w: float, h: float, ink: str) -> None:
         """A filled rectangle, at least one pixel wide, so that nothing vanishes."""

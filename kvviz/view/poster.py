@@ -26,6 +26,7 @@ from kvviz.view.theme import Owner
 # scale, and px from which a block gets a label: what is tried until the file is small enough
 _ATTEMPTS = ((2, 11), (1.75, 11), (1.75, 60), (1.5, 90), (1, 10_000))
 _LONG = 250_000  # events: there the reader has waited already
+_OWNERS = 24  # that the legend names: those with the most bytes
 _MANY = (150, 500, 2_000, 10_000)  # living blocks, beyond each of which one attempt more is known to be in vain
 
 
@@ -163,9 +164,13 @@ def _legend(paper: Paper, scene: Scene, top: float) -> int:
     b, i = scene.blocks, scene.start
     live = (b.born < i) & (i <= b.died)
     held = np.bincount(b.owner[live], b.size[live], minlength=len(scene.owners))
+    shown = scene.shown_owners
+    named = np.sort(shown[np.argsort(-held[shown], kind="stable")[:_OWNERS]])
     entries: list[tuple[Owner | str, str, str]] = [
-        (scene.owners[k], scene.owners[k].name, format_bytes(int(held[k]))) for k in scene.shown_owners.tolist()
+        (scene.owners[k], scene.owners[k].name, format_bytes(int(held[k]))) for k in named.tolist()
     ]
+    if more := len(shown) - len(named):
+        entries.append(("more", f"and {more:,} owners more", ""))
     entries += [(kind, name, "") for kind, name in scene.keys]
     x: float = PAD
     line = 0
@@ -177,7 +182,7 @@ def _legend(paper: Paper, scene: Scene, top: float) -> int:
         spot = Span(x, y, 16, True, True)
         if isinstance(what, Owner):
             paper.frame(spot, 16, None, what.color)
-            paper.text(x + 8, y + 8, what.letter, 10.5, what.ink, "mm", bold=True)
+            paper.text(x + 8, y + 8, what.letter, 12.5 - 2 * len(what.letter), what.ink, "mm", bold=True)
         else:
             _swatch(paper, what, spot)
         taken = paper.text(x + 22, y + 12, name, 12, "muted")
@@ -188,6 +193,8 @@ def _legend(paper: Paper, scene: Scene, top: float) -> int:
 
 
 def _swatch(paper: Paper, kind: str, spot: Span) -> None:
+    if kind == "more":
+        return  # words only
     if kind == "dash":
         paper.dashes(spot, 16)
     elif kind == "rest":

@@ -126,11 +126,15 @@ class Scene:
         return f"{self.fold.head} ({shares}) folded into one bar, on another scale than the rest"
 
     @cached_property
+    def extent(self) -> tuple[int, int, int]:
+        """Bytes: the least that was allocated, and the least and the most that the timeline draws."""
+        drawn = [getattr(self.curves, name) for name in SERIES]
+        return int(self.curves.allocated.min()), min(int(c.min()) for c in drawn), max(int(c.max()) for c in drawn)
+
+    @cached_property
     def base(self) -> Base:
         """Where the timeline's scale starts."""
-        drawn = [getattr(self.curves, name) for name in SERIES]
-        lowest, highest = min(int(c.min()) for c in drawn), max(int(c.max()) for c in drawn)
-        return base_of(int(self.curves.allocated.min()), lowest, highest)
+        return base_of(*self.extent)
 
     def _refuse_overlaps(self) -> None:
         b = self.blocks
@@ -269,14 +273,16 @@ class Scene:
 SERIES = ("reserved", "allocated", "requested")
 
 
-def refuse_options(renderer: str, theme: str, title: str | None = None) -> None:
-    """Raises ViewError unless renderer and theme are known, and the title can be written."""
+def refuse_options(renderer: str, theme: str, title: str | None = None, fold: bool | None = None) -> None:
+    """Raises ViewError unless renderer and theme are known, the title can be written, and fold is one of its three values."""
     if not (title is None or isinstance(title, str)):
         raise ViewError(f"title must be a string or None, not {title!r}")
     if renderer not in RENDERERS:
         raise ViewError(f"unknown renderer {renderer!r}; known: {', '.join(RENDERERS)}")
     if theme not in THEMES:
         raise ViewError(f"unknown theme {theme!r}; known: {', '.join(THEMES)}")
+    if fold not in (None, True, False):
+        raise ViewError(f"fold must be True, False or None, not {fold!r}")
 
 
 def format_bytes(size: float, fixed: bool = False) -> str:

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from kvviz.view import charts, poster
-from kvviz.view.excerpt import Excerpt, scenes
+from kvviz.view import charts, excerpt, poster
 from kvviz.view.html import View
 from kvviz.view.scene import SERIES, Scene, refuse_options
 
@@ -39,7 +38,7 @@ def timeline(
     Raises ViewError for an unknown device, start, renderer, theme or part.
     """
     refuse_options(renderer, theme, title)
-    scene, part = scenes(trace, device, start, None, events)
+    scene, part = excerpt.scenes(trace, device, start, None, events)
     title = "Memory over time" if title is None else title
     where = f"device {device} · " if len(trace.devices) > 1 else ""
     if renderer == "plotly":
@@ -51,11 +50,7 @@ def timeline(
         )  # fmt: skip
         return View(title, scene.words(), view.png, figure=view.figure)
     options = {"theme": theme}
-    if part is None:
-        return _player(scene, title, where, options)
-    return Excerpt(
-        title, "timeline", lambda: _player(part(), title, where, options), lambda: _player(scene, title, where, options)
-    )
+    return excerpt.view(title, "timeline", lambda shown: _player(shown, title, where, options), scene, part)
 
 
 def _player(scene: Scene, title: str, where: str, options: dict[str, Any]) -> View:

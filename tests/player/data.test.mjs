@@ -3,16 +3,8 @@ import { test } from "node:test";
 import { LiveRows, decode, grouped, totals } from "../../kvviz/view/player/data.js";
 import { formatBytes, formatCount, formatShort } from "../../kvviz/view/player/format.js";
 import { flow, unitAt } from "../../kvviz/view/player/layout.js";
+import { chance } from "./models.mjs";
 import { partAt, spans } from "./spans.mjs";
-
-function chance(seed) { // mulberry32
-  return () => {
-    seed = (seed + 0x6d2b79f5) | 0;
-    let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 
 test("living rows are those with born < i <= died, whatever the way there", () => {
   for (let seed = 1; seed <= 20; seed++) {

@@ -4,59 +4,12 @@ import { breakdown } from "../../kvviz/view/player/breakdown.js";
 import { SCHEMES, inkOn, luminanceOf, paintBy, poolsOf } from "../../kvviz/view/player/colours.js";
 import { Filter, parseBytes } from "../../kvviz/view/player/filters.js";
 import { lastUpTo } from "../../kvviz/view/player/layout.js";
-import { inLanes, weightiest } from "../../kvviz/view/player/lifebars.js";
+import { inLanes, livesTold, weightiest } from "../../kvviz/view/player/lifebars.js";
 import { ageOf, eventsOf, facts, formatTime, lives, neighbour, placeFacts, rowOf, timeOf } from "../../kvviz/view/player/pick.js";
 import { heldSegments, holdersIn, pinsNow } from "../../kvviz/view/player/pins.js";
+import { waitText } from "../../kvviz/view/player/tips.js";
 import { siteName, sitesOf, whose } from "../../kvviz/view/player/whose.js";
-
-function chance(seed) { // mulberry32
-  return () => {
-    seed = (seed + 0x6d2b79f5) | 0;
-    let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
-
-const OWNERS = ["other", "weights", "kv cache"].map((name, k) => ({ name, letter: name[0], color: ["#009E73", "#0072B2", "#E69F00"][k], ink: "#ffffff" }));
-
-/** What panels read of a BlockModel, the slow way. Blocks: [born, freed, died, address, units, slack, owner, stack, stream]. */
-function modelOf(n, blocks, segments, meta = {}) {
-  const column = (k, make = Int32Array) => make.from(blocks, (b) => b[k]), part = (k) => Int32Array.from(segments, (s) => s[k]);
-  const model = {
-    n, pos: n, unit: 512, peak: 0,
-    born: column(0), freed: column(1), died: column(2), address: column(3),
-    size: Float64Array.from(blocks, (b) => b[4] * 512), asked: Float64Array.from(blocks, (b) => b[4] * 512 - b[5]),
-    owner: column(6), stack: column(7), stream: column(8),
-    segment: { address: part(0), units: part(1), stream: part(2), kind: part(3), born: part(4), died: part(5) },
-    cuts: Int32Array.from([...new Set(segments.flatMap((s) => [s[0], s[0] + s[1]]))].sort((a, b) => a - b)),
-    meta: { owners: OWNERS, stacks: ["torch.cat · model.layers.3.attn · a.py:1", "torch.cat · model.layers.11.attn · a.py:1", "mm · b.py:2"],
-      nobody: 0, page: 20 * 2 ** 20, events: n, streams: 2, ...meta },
-    blocks: { rows: () => Int32Array.from(model.born.keys()).filter((r) => model.born[r] < model.pos && model.pos <= model.died[r]) },
-    segmentsNow: () => segments.filter((s) => s[4] < model.pos && model.pos <= s[5]).sort((a, b) => a[0] - b[0])
-      .map(([address, units, stream, kind]) => ({ address, units, stream, kind })),
-    realAddress: (place) => "0x" + place.toString(16),
-    stackOf: (row) => (model.stack[row] ? model.meta.stacks[model.stack[row] - 1] : ""),
-  };
-  return model;
-}
-
-/** Four segments side by side, blocks that come and go in them, never two in one place. */
-function randomModel(seed) {
-  const random = chance(seed), n = 200, whole = (most) => Math.floor(random() * most), blocks = [];
-  const segments = [[0, 4096, 0, 1, -1, n], [4096, 40960, 0, 0, 3, n], [45056, 40960, 1, 0, 5, n], [86016, 81920, 0, 2, 8, n]];
-  for (const [start, units, stream, , first] of segments) {
-    for (let slot = 0; slot < 8; slot++) {
-      const room = units / 8, size = 1 + whole(room);
-      for (let born = first + whole(20); born < n; ) {
-        const freed = Math.min(n, born + 1 + whole(60)), died = freed === n ? n : Math.min(n, freed + whole(3));
-        blocks.push([born, freed, died, start + slot * room + whole(room - size + 1), size, whole(512), whole(3), whole(4), stream]);
-        born = died + 1 + whole(30);
-      }
-    }
-  }
-  return modelOf(n, blocks.sort((a, b) => a[0] - b[0]), segments);
-}
+import { chance, modelOf, randomModel } from "./models.mjs";
 
 test("sizes are read as people write them", () => {
   for (const [text, bytes] of [["512", 512], ["64k", 65536], ["1.5 MiB", 1572864], ["2M", 2097152], ["3 GB", 3 * 2 ** 30], [" .5 KiB ", 512], ["7 b", 7], ["1T", 2 ** 40]]) {
@@ -106,7 +59,7 @@ test("what is said of a block follows the cursor", () => {
   assert.equal(said(1).age, "not born yet: in 2 events");
   assert.equal(said(2).age, "not born yet: in 1 event");
   assert.equal(said(3).age, "0 events");
-  assert.equal(said(7).age, "4 events; freed, in use by another stream");
+  assert.equal(said(7).age, "4 events; free requested, not yet done: in use by another stream");
   assert.equal(said(10).age, "gone for 2 events");
   assert.equal(said(10)["lies in"], "it does not live now");
   assert.deepEqual(eventsOf(model, 0), [3, 9]);
@@ -150,6 +103,39 @@ test("a filter hides exactly those that do not pass, and says so", () => {
     filter.clear();
     assert.ok(!filter.on && filter.veil === null && !filter.sentence().includes("faded"));
   }
+});
+
+test("a free that is done with the next event says nothing of another stream, nor does one that nothing follows", () => {
+  const rows = [[0, 3, 4, 0, 4, 0, 1, 0, 0], [1, 3, 5, 10, 4, 0, 1, 0, 0], [2, 9, 10, 20, 4, 0, 1, 0, 0], [2, 7, 10, 30, 4, 0, 1, 0, 0], [2, 10, 10, 40, 4, 0, 1, 0, 0]];
+  const model = modelOf(10, rows, [[0, 4096, 0, 0, -1, 10]]), at = (pos, row) => ((model.pos = pos), waitText(model, row));
+  const asked = "free requested, not yet done", used = `${asked}: in use by another stream`;
+  assert.deepEqual([at(3, 0), at(4, 0)], ["", asked]);
+  assert.deepEqual([at(3, 1), at(4, 1), at(5, 1)], ["", used, used]);
+  assert.deepEqual([2, 3, 4].map((row) => at(10, row)), [asked, used, ""], "the recording ends");
+});
+
+test("a filter speaks of one and of many, and says where nothing can match", () => {
+  const rows = [[0, 10, 10, 0, 4, 0, 1, 0, 0], [1, 10, 10, 10, 8, 0, 1, 0, 0]], model = modelOf(10, rows, [[0, 4096, 0, 0, -1, 10]]);
+  const filter = new Filter(model), said = (from, to, pos = 10) => {
+    model.pos = pos;
+    Object.assign(filter, { from, to });
+    filter.change();
+    return filter.sentence();
+  };
+  assert.equal(said(0, Infinity), "showing 2 of 2 blocks, 6 KiB of 6 KiB");
+  assert.equal(said(0, Infinity, 1), "showing 1 of 1 block, 2 KiB of 2 KiB");
+  assert.equal(said(3000, Infinity), "showing 1 of 2 blocks, 4 KiB of 6 KiB; 1 is faded");
+  assert.equal(said(9000, Infinity), "showing 0 of 2 blocks, 0 B of 6 KiB; 2 are faded");
+  assert.equal(said(9000, 3000), "showing 0 of 2 blocks, 0 B of 6 KiB; 2 are faded; “size from” is larger than “to”: nothing matches");
+  assert.equal(said(3000, 3000), "showing 0 of 2 blocks, 0 B of 6 KiB; 2 are faded");
+});
+
+test("lives are told in the right number", () => {
+  assert.equal(livesTold(14, 27, 3, "events 0 to 9"),
+    "14 of the 27 blocks that are born or die in events 0 to 9: those with most bytes × events. 3 more live throughout.");
+  assert.equal(livesTold(1, 1, 1, "events 0 to 9"), "1 block is born or dies in events 0 to 9. 1 more lives throughout.");
+  assert.equal(livesTold(0, 0, 2, "events 0 to 9"), "No block is born or dies in events 0 to 9. 2 live throughout.");
+  assert.equal(livesTold(0, 0, 0, "events 0 to 9"), "No block is born or dies in events 0 to 9.");
 });
 
 test("an age is one of five, in order, and the oldest are those from before", () => {

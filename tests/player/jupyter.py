@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+LAB_PATIENCE = 240_000  # ms that a kernel and its page may take on a busy machine
 IDLE = """() => {
   const panel = window.jupyterapp && jupyterapp.shell.currentWidget;
   const session = panel && panel.sessionContext && panel.sessionContext.session;
@@ -27,6 +28,11 @@ def environment(root: Path) -> dict[str, str]:
     folders = {f"JUPYTER_{k}_DIR": str(root / k.lower()) for k in ("CONFIG", "DATA", "RUNTIME")}
     own = folders | {"JUPYTERLAB_WORKSPACES_DIR": str(root / "workspaces")}
     return os.environ | own | {"JUPYTER_PATH": str(Path(sys.prefix) / "share" / "jupyter")}
+
+
+def wait_until_idle(page) -> None:
+    """Until the notebook that is open has a kernel, and it has nothing to do."""
+    page.wait_for_function(IDLE, timeout=LAB_PATIENCE)
 
 
 @contextmanager
@@ -45,7 +51,7 @@ def server(root: Path, app: str = "lab") -> Iterator[str]:
         running = subprocess.Popen(command, env=environment(root), stdout=out, stderr=out)
         try:
             address = f"http://127.0.0.1:{port}"
-            deadline = time.monotonic() + 120
+            deadline = time.monotonic() + LAB_PATIENCE / 1000
             while True:
                 assert running.poll() is None and time.monotonic() < deadline, log.read_text()
                 try:

@@ -1,11 +1,9 @@
 // Reads a packed page log and prints what the player would show after each event, for Python to compare.
 // node pagestates.mjs FILE
-import { readFileSync } from "node:fs";
-import { decode } from "../../kvviz/view/player/data.js";
 import { PageModel } from "../../kvviz/view/player/pagemodel.js";
+import { packedAt } from "./packed.mjs";
 
-const file = readFileSync(process.argv[2]);
-const model = new PageModel(decode(file.buffer.slice(file.byteOffset, file.byteOffset + file.byteLength)));
+const model = new PageModel(packedAt(process.argv[2]));
 const order = Array.from({ length: model.n + 1 }, (_, i) => (i * 7919 + 13) % (model.n + 1)); // far jumps, in no order
 const near = Array.from({ length: model.n + 1 }, (_, i) => model.n - i); // then backwards, one by one
 const states = {};

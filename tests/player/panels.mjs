@@ -1,15 +1,13 @@
 // Reads a packed trace and prints what the panels would say at some of its states, for Python to compare.
 // node panels.mjs FILE EVENT …
-import { readFileSync } from "node:fs";
 import { BlockModel } from "../../kvviz/view/player/blockmodel.js";
 import { breakdown } from "../../kvviz/view/player/breakdown.js";
 import { poolsOf } from "../../kvviz/view/player/colours.js";
-import { decode } from "../../kvviz/view/player/data.js";
 import { timeOf } from "../../kvviz/view/player/pick.js";
 import { heldSegments, pinsNow } from "../../kvviz/view/player/pins.js";
+import { packedAt } from "./packed.mjs";
 
-const [, , path, ...events] = process.argv, file = readFileSync(path);
-const model = new BlockModel(decode(file.buffer.slice(file.byteOffset, file.byteOffset + file.byteLength)));
+const [, , path, ...events] = process.argv, model = new BlockModel(packedAt(path));
 const shares = (list) => Object.fromEntries(list.filter((s) => s.blocks).map((s) => [s.name, s.bytes]));
 const pools = poolsOf(model);
 const told = events.map(Number).map((i) => {

@@ -1,11 +1,9 @@
 // Reads a packed trace and prints what the player would show after each event, for Python to compare.
 // node states.mjs FILE
-import { readFileSync } from "node:fs";
 import { BlockModel } from "../../kvviz/view/player/blockmodel.js";
-import { decode } from "../../kvviz/view/player/data.js";
+import { packedAt } from "./packed.mjs";
 
-const file = readFileSync(process.argv[2]);
-const model = new BlockModel(decode(file.buffer.slice(file.byteOffset, file.byteOffset + file.byteLength)));
+const model = new BlockModel(packedAt(process.argv[2]));
 const order = Array.from({ length: model.n + 1 }, (_, i) => (i * 7919 + 13) % (model.n + 1)); // far jumps, in no order
 const near = Array.from({ length: model.n + 1 }, (_, i) => model.n - i); // then backwards, one by one
 const states = {};

@@ -227,3 +227,18 @@ def settled(still: int = 5, cache: int = 8) -> Trace:
         owners=["other", "weights", "KV cache", "index"], stacks=["torch.cat · cache.py:8", "torch.mm · model.py:3"],
         marks=[Mark(0, "prefill")], origin="made up, a model and its cache",
     )  # fmt: skip
+
+
+def crowded() -> Trace:
+    """Segments of 20, 20, 20 and 400 MiB. First: 9,000 blocks of 512 B, one in three of the cache; one block is alone in
+    the second, 12 MiB lie in the third. Two requests found no room."""
+    small = 9000
+    size = [20 * MIB, 20 * MIB, 20 * MIB, 400 * MIB, *[512] * small, 512, 12 * MIB, 0, 0]
+    where = [BASE, BASE + 20 * MIB, BASE + 40 * MIB, BASE + 60 * MIB, *(BASE + 512 * k for k in range(small))]
+    where += [BASE + 30 * MIB, BASE + 40 * MIB, 0, 0]
+    action = [*[Action.SEGMENT_ALLOC] * 4, *[Action.ALLOC] * (small + 2), Action.OOM, Action.OOM]
+    owner = [*[0] * 4, *(2 if k % 3 == 0 else 1 for k in range(small)), 2, 1, 0, 0]
+    requested = [*size[:-2], 7 * MIB, 9 * MIB]
+    n = len(size)
+    events = Events.of(n, action=action, address=np.array(where, "u8"), size=size, requested=requested, owner=owner)
+    return Trace(events, owners=["other", "weights", "KV cache"], stacks=[], marks=[Mark(100, "early"), Mark(n - 50, "late")])

@@ -6,16 +6,8 @@ import { alongOf, flow, lastUpTo, piecesOf } from "../../kvviz/view/player/layou
 import { Peaks } from "../../kvviz/view/player/peaks.js";
 import { Screen } from "../../kvviz/view/player/screen.js";
 import { Reach, Zoom } from "../../kvviz/view/player/zoom.js";
+import { axis, chance, crowd } from "./models.mjs";
 import { spans } from "./spans.mjs";
-
-function chance(seed) { // mulberry32
-  return () => {
-    seed = (seed + 0x6d2b79f5) | 0;
-    let t = Math.imul(seed ^ (seed >>> 15), 1 | seed);
-    t = (t + Math.imul(t ^ (t >>> 7), 61 | t)) ^ t;
-    return ((t ^ (t >>> 14)) >>> 0) / 2 ** 32;
-  };
-}
 
 const near = (a, b) => assert.ok(Math.abs(a - b) < 1e-6 * Math.max(1, Math.abs(a)), `${a} is not ${b}`);
 
@@ -100,13 +92,6 @@ test("the largest of any stretch is that of a slow look", () => {
   }
 });
 
-function axis(random) {
-  const cuts = [0];
-  for (let k = Math.floor(random() * 60) + 1; k; k--) cuts.push(cuts[cuts.length - 1] + 1 + Math.floor(random() ** 3 * 90_000));
-  const folded = random() < 0.5 ? null : cuts.slice(1).map(() => (random() < 0.4 ? 1 : 0));
-  return { cuts, folded: folded?.every(Boolean) ? null : folded };
-}
-
 test("a part of the map is laid out on as many lines, larger, and holds just that part", () => {
   const random = chance(3);
   for (let round = 0; round < 200; round++) {
@@ -135,18 +120,6 @@ test("how far along the map a place is: what is folded does not count", () => {
     }
   }
 });
-
-/** Blocks side by side with holes between, many of them small. */
-function crowd(random, end, count) {
-  const address = [], size = [];
-  for (let at = 0, k = 0; k < count && at < end; k++) {
-    const units = Math.min(end - at, 1 + Math.floor(random() ** 6 * 6000));
-    address.push(at);
-    size.push(units * 512);
-    at += units + (random() < 0.4 ? Math.floor(random() * 40) : 0);
-  }
-  return { address, size, unit: 512 };
-}
 
 test("on the screen lies what the slow layout says", () => {
   const random = chance(5);

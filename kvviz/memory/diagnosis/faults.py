@@ -241,7 +241,7 @@ def idle(case: Case) -> Finding | None:
 
 def _pinned(moment: Moment) -> str:
     return "; ".join(
-        f"{bytes_text(pin.free)} in {count_text(pin.segments, 'segment')} by {count_text(pin.blocks, 'block')} of {pin.by} "
+        f"{bytes_text(pin.free)} in {count_text(pin.segments, 'segment')} by {count_text(pin.blocks, 'block')} of {pin.whose} "
         f"({bytes_text(pin.bytes)})"
         for pin in moment.pins[:NAMED]
     )

@@ -16,13 +16,18 @@ from kvviz.memory.whose import site, whose
 
 @dataclass(frozen=True)
 class Pin:
-    """Free bytes that cannot be given back, in `segments` segments, because blocks of one owner and site lie there."""
+    """Free bytes that cannot be given back, in `segments` segments, because blocks lie there: most of them of one owner."""
 
     free: int
     segments: int
-    blocks: int
+    blocks: int  # all that lie there
     bytes: int  # of those blocks
-    by: str
+    by: str  # the owner, and call site, with most of the bytes
+    alone: bool  # all of the blocks are this owner's
+
+    @property
+    def whose(self) -> str:
+        return self.by if self.alone else f"{self.by} and others"
 
 
 class Moment:
@@ -89,10 +94,13 @@ class Moment:
             names: Counter[str] = Counter()
             for block in inside:
                 names[whose(self.trace, int(block["owner"]), int(block["stack"]))] += int(block["size"])
-            row = found.setdefault(names.most_common(1)[0][0], [0, 0, 0, 0])
-            for column, more in enumerate((int(unused[k]), 1, len(inside), int(inside["size"].sum()))):
+            row = found.setdefault(names.most_common(1)[0][0], [0, 0, 0, 0, 0])
+            for column, more in enumerate((int(unused[k]), 1, len(inside), int(inside["size"].sum()), len(names) > 1)):
                 row[column] += more
-        pins = [Pin(free, segments, blocks, size, by) for by, (free, segments, blocks, size) in found.items()]
+        pins = [
+            Pin(free, segments, blocks, size, by, alone=not mixed)
+            for by, (free, segments, blocks, size, mixed) in found.items()
+        ]
         return sorted(pins, key=lambda pin: (-pin.free, pin.by))
 
 

@@ -8,14 +8,12 @@ stored in the notebook is complete, small, and no script of the live picture is 
 
 from __future__ import annotations
 
-import base64
-import gzip
 import json
 import uuid
 from typing import Any
 
 from kvviz.view.bundle import script
-from kvviz.view.html import View
+from kvviz.view.html import View, named, packed
 
 WAITING = "A live picture: it begins with the first step of the run, and needs the notebook's kernel."
 
@@ -52,8 +50,7 @@ class Outputs:
 
     def send(self, data: bytes, words: str) -> None:
         """One batch: the whole buffer. words: how far the run is."""
-        packed = base64.b64encode(gzip.compress(data, 1)).decode()
-        told = json.dumps([packed, words]).replace("<", "\\u003c")
+        told, _ = named([packed(data, 1), words])
         where = f'((globalThis.kvviz??={{}}).news??={{}})["{self.name}"]'
         self._show(f'<script>{where}={told};dispatchEvent(new Event("kvviz-news"))</script>', self.name + "-news")
 

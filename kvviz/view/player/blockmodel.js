@@ -74,7 +74,7 @@ export class BlockModel {
     this.done = null;
   }
 
-  /** Is the block freed by the program but still in use by another stream? @param {number} row */
+  /** Has the program freed this living block, without the allocator having it back yet? @param {number} row */
   waits(row) {
     return this.freed[row] < this.pos;
   }

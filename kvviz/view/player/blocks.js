@@ -2,7 +2,7 @@
 
 import { BlockModel } from "./blockmodel.js";
 import { Detail } from "./detail.js";
-import { el } from "./dom.js";
+import { button, el } from "./dom.js";
 import { SANS, mix, pattern, round, say } from "./draw.js";
 import { drawFoldBar } from "./foldbar.js";
 import { KINDS } from "./kinds.js";
@@ -54,9 +54,9 @@ export class BlockMap extends MapPlaces {
       this.folded = folded;
       player.layout();
     };
-    this.buttons = [["Show all", false], ["Fold", true]].map(([textContent, folded]) => {
+    this.buttons = [false, true].map((folded) => {
       const title = folded ? `One bar for ${this.fold.head} (f)` : "Every segment in address order, on one scale (f)";
-      return el("button", { type: "button", textContent, title, onclick: () => set(folded) });
+      return button(folded ? "Fold" : "Show all", () => set(folded), { title });
     });
     player.controls.more.f = () => set(!this.folded);
     player.controls.slider.before(el("div", { className: "switch", role: "group", "aria-label": this.fold.head }, this.buttons));
@@ -115,7 +115,7 @@ export class BlockMap extends MapPlaces {
   /** Paint the blocks into the strips; those that wait, striped, onto g. @returns {import("./labels.js").Label[]} */
   paintBlocks(g) {
     const { model, T, paint, looks, veiled, screen, strips, detail: d, dpr, flow: { scale, rowHeight: h } } = this;
-    const { address, size, asked, unit } = model, labels = [], paper = packed(T.paper), one = Math.max(1, Math.round(dpr));
+    const { size, asked, unit } = model, labels = [], paper = packed(T.paper), one = Math.max(1, Math.round(dpr));
     d.gather(model.blocks.rows(), model, paint.of, veiled);
     for (let k = 0; k < d.large; k++) {
       const row = d.row[k], line = d.line[k], left = d.left[k], right = d.right[k], ink = paint.of(row), look = looks[ink];
@@ -223,11 +223,7 @@ export class BlockMap extends MapPlaces {
   }
 
   drawNothing(g) {
-    g.fillStyle = this.T.muted;
-    g.font = `13px ${SANS}`;
-    g.textBaseline = "middle";
-    g.textAlign = "left";
-    g.fillText("Nothing was ever reserved here.", 0, 12);
+    say(g, "Nothing was ever reserved here.", 0, 12, this.T.muted, `13px ${SANS}`);
   }
 }
 

@@ -115,7 +115,7 @@ export class Controls {
     if (!model.n) return;
     // at the end, or where the picture opened close to it, there is nothing left to play: begin at the beginning
     const over = model.pos >= model.n || (model.pos === model.meta.start && model.n - model.pos < model.n / 50);
-    let from = over ? 0 : model.pos, since = 0, shown = 0;
+    let from = this.waiting ? this.wanted : over ? 0 : model.pos, since = 0, shown = 0;
     this.restart = () => ((from = model.pos), (since = 0));
     const frame = (now) => {
       if (!this.alive()) return this.stop();

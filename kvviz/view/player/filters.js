@@ -1,7 +1,7 @@
 // Which blocks are shown: by owner (or whatever else colour means), by size, by call site. What is hidden is always said.
 
-import { el } from "./dom.js";
-import { formatBytes, formatCount } from "./format.js";
+import { button, el } from "./dom.js";
+import { formatBytes, formatCount, formatOf } from "./format.js";
 import { put } from "./table.js";
 
 /** "64k", "1.5 MiB", "512" -> bytes; NaN where it cannot be read. @param {string} text @returns {number} */
@@ -88,9 +88,10 @@ export class Filter {
 
   /** @returns {string} what is shown, and what is not */
   sentence() {
-    const { shown, all, shownBytes, allBytes } = this.count();
-    const part = `showing ${formatCount(shown)} of ${formatCount(all)} blocks, ${formatBytes(shownBytes)} of ${formatBytes(allBytes)}`;
-    return shown < all ? `${part}; ${formatCount(all - shown)} are faded` : part;
+    const { from, to } = this, { shown, all, shownBytes, allBytes } = this.count(), faded = all - shown;
+    const part = `showing ${formatCount(shown)} of ${formatOf("block")(all)}, ${formatBytes(shownBytes)} of ${formatBytes(allBytes)}`;
+    const rest = faded ? `; ${formatCount(faded)} ${faded === 1 ? "is" : "are"} faded` : "";
+    return part + rest + (from > to ? "; “size from” is larger than “to”: nothing matches" : "");
   }
 }
 
@@ -119,7 +120,7 @@ export class FilterPanel {
     if (filter.model.meta.stacks.length) {
       fields.push(this.field("call site contains", filter.text, "attn", (text) => ((filter.text = text), true)));
     }
-    const all = el("button", { type: "button", textContent: "Clear", onclick: () => (filter.clear(), this.build(), this.panels.refilter()) });
+    const all = button("Clear", () => (filter.clear(), this.build(), this.panels.refilter()));
     const where = el("p", { className: "note", textContent: "Sizes are the rounded ones. Click an entry of the legend to fade its blocks." });
     this.element.replaceChildren(el("div", { className: "fields" }, [...fields, all]), this.told, where);
   }

@@ -1,6 +1,6 @@
 // The bar at the top of the map: what never changes, as shares of its owners.
 
-import { SANS } from "./draw.js";
+import { SANS, say } from "./draw.js";
 import { formatBytes } from "./format.js";
 import { FOLD_HEIGHT, bar } from "./layout.js";
 import { segmentPath } from "./outlines.js";
@@ -33,11 +33,8 @@ export function drawFoldBar(g, map) {
   segmentPath(g, whole, FOLD_HEIGHT, 0.5);
   g.stroke();
   g.font = `600 11px ${SANS}`;
-  g.textBaseline = "middle";
-  g.textAlign = "left";
-  g.fillStyle = shares[0].owner ? shares[0].owner.ink : T.text;
   const text = map.fold.labels.find((t) => g.measureText(t).width + 14 <= shares[0].w);
-  if (text) g.fillText(text, 7, FOLD_HEIGHT / 2 + 0.5);
+  if (text) say(g, text, 7, FOLD_HEIGHT / 2 + 0.5, shares[0].owner ? shares[0].owner.ink : T.text, g.font);
 }
 
 /** Lines for the tip on the bar. @param {any} map @param {number} x px @returns {string[]} */

@@ -1,5 +1,7 @@
 // Wheel, two fingers, dragging: what a pointer does on a canvas, in its own px.
 
+import { pointOn } from "./dom.js";
+
 /**
  * @typedef {object} Acts  each says whether anything changed
  * @property {() => boolean} eager  may a plain wheel zoom, too?
@@ -17,13 +19,9 @@ const CLOSE = 12; // px: fingers nearer than that count as so far apart
 export function gestures(canvas, acts) {
   /** @type {Map<number, number[]>} */
   const fingers = new Map();
-  const at = (e) => {
-    const box = canvas.getBoundingClientRect();
-    return [e.clientX - box.left, e.clientY - box.top];
-  };
 
   canvas.addEventListener("wheel", (e) => {
-    const forced = e.ctrlKey || e.metaKey, [x, y] = at(e), px = e.deltaMode ? 20 : 1;
+    const forced = e.ctrlKey || e.metaKey, [x, y] = pointOn(canvas, e), px = e.deltaMode ? 20 : 1;
     const sideways = !forced && (e.shiftKey || Math.abs(e.deltaX) > Math.abs(e.deltaY));
     let done = false;
     if (sideways) done = acts.move((e.deltaX || e.deltaY) * px, 0);
@@ -36,12 +34,12 @@ export function gestures(canvas, acts) {
 
   canvas.addEventListener("pointerdown", (e) => {
     if (e.pointerType === "mouse" && e.button) return;
-    const [x, y] = at(e);
+    const [x, y] = pointOn(canvas, e);
     fingers.set(e.pointerId, [x, y]);
     if (fingers.size === 1) acts.press?.(x, y, e);
   });
   canvas.addEventListener("pointermove", (e) => {
-    const [x, y] = at(e), before = fingers.get(e.pointerId);
+    const [x, y] = pointOn(canvas, e), before = fingers.get(e.pointerId);
     if (!before) return acts.hover?.(x, y, e);
     fingers.set(e.pointerId, [x, y]);
     if (fingers.size === 1) return acts.drag?.(x, y, x - before[0], e);

@@ -1,15 +1,14 @@
 // The list of all keys, and the panel that it and others stand in.
 
-import { el } from "./dom.js";
+import { button, el } from "./dom.js";
 
 /**
  * A panel with a heading and a button that closes it.
  * @param {string} title @param {() => void} close @param {(Node | string)[]} children @returns {HTMLElement}
  */
 export function panel(title, close, children) {
-  const label = `Close: ${title}`;
-  const button = el("button", { type: "button", className: "close", textContent: "×", title: label, "aria-label": label, onclick: close });
-  const head = el("div", { className: "head" }, [el("h3", { textContent: title }), button]);
+  const label = `Close: ${title}`, cross = button("×", close, { className: "close", title: label, "aria-label": label });
+  const head = el("div", { className: "head" }, [el("h3", { textContent: title }), cross]);
   return el("section", { className: "panel", "aria-label": title }, [head, ...children]);
 }
 

@@ -1,6 +1,6 @@
 // The card of the chosen block, or of a chosen empty place: it stays while the cursor moves.
 
-import { el } from "./dom.js";
+import { button, el } from "./dom.js";
 import { formatBytes, formatCount } from "./format.js";
 import { lastUpTo } from "./layout.js";
 import { ageOf, eventsOf, facts, lives, placeFacts } from "./pick.js";
@@ -23,8 +23,7 @@ export class Card {
 
   /** @param {number} row -1: none @param {number} [place]  of the axis, where there is no block */
   choose(row, place = -1) {
-    const { panels, element } = this, { model } = panels.player, button = (text, onclick, more = {}) =>
-      el("button", { type: "button", textContent: text, onclick, ...more });
+    const { panels, element } = this, { model } = panels.player;
     this.row = row;
     this.place = row < 0 ? place : -1;
     if (!this.open) return element.remove();
@@ -32,7 +31,7 @@ export class Card {
     const close = button("×", () => panels.choose(-1), { className: "close", title: "Close (Esc)", "aria-label": "Close the block's card" });
     this.title = el("h3");
     this.now = el("p", { className: "now" });
-    const acts = row < 0 ? [pins] : this.acts(button, pins);
+    const acts = row < 0 ? [pins] : this.acts(pins);
     const said = this.said();
     this.values = said.map(() => el("dd"));
     const list = said.map(([label], k) => el("div", {}, [el("dt", { textContent: label }), this.values[k]]));
@@ -48,7 +47,7 @@ export class Card {
   }
 
   /** What one can do with a block. */
-  acts(button, pins) {
+  acts(pins) {
     const { panels, row } = this, { player } = panels, [birth, death] = eventsOf(player.model, row);
     this.follow = button("Follow", () => panels.follow(!player.map.followed), {
       title: "Keep its place framed and in view, also while it does not live",
@@ -71,6 +70,12 @@ export class Card {
   /** @returns {string} in words, for a screen reader */
   words() {
     return `chosen: ${[this.title.textContent, this.now.textContent, ...this.said().map((f) => f.join(" "))].filter(Boolean).join(", ")}`;
+  }
+
+  /** @returns {string} the same in short: said of every state */
+  brief() {
+    const { panels: { player: { model } }, row } = this;
+    return row < 0 ? "" : `; chosen: ${this.title.textContent}, ${lives(model, row) ? "age " : ""}${ageOf(model, row)}`;
   }
 
   draw() {

@@ -32,7 +32,10 @@ export class Legend {
     });
     this.inks = series.map((s, k) => swatch(k < 2 ? "area" : "line", s.name, "span"));
     const drawn = keys.map(([className, text]) => swatch(className, text));
-    this.element.replaceChildren(...this.items.map((o) => o.item), ...drawn, el("li", { className: "inks" }, this.inks));
+    const whose = this.items.map((o) => o.item), marks = [...drawn, el("li", { className: "inks" }, this.inks)];
+    const many = whose.length > 24; // they scroll
+    this.element.classList.toggle("many", many);
+    this.element.replaceChildren(...(many ? [...marks, ...whose] : [...whose, ...marks]));
   }
 
   /** @param {any} T inks of the theme */

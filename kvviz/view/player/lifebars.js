@@ -1,6 +1,6 @@
 // The lives of the weightiest blocks as bars over the events, on the timeline's scale.
 
-import { el } from "./dom.js";
+import { el, pointOn } from "./dom.js";
 import { SANS, say } from "./draw.js";
 import { formatCount, formatShort } from "./format.js";
 import { put } from "./table.js";
@@ -52,6 +52,16 @@ export function inLanes(model, rows, lanes, gap) {
   return placed;
 }
 
+/**
+ * What the bars are, and of how many: see weightiest.
+ * @param {number} shown @param {number} all @param {number} throughout @param {string} range @returns {string}
+ */
+export function livesTold(shown, all, throughout, range) {
+  const many = `${formatCount(shown)} of the ${formatCount(all)} blocks that are born or die in ${range}: those with most bytes × events.`;
+  const told = all > 1 ? many : `${all ? "1 block is born or dies" : "No block is born or dies"} in ${range}.`;
+  return throughout ? `${told} ${formatCount(throughout)}${all ? " more" : ""} live${throughout === 1 ? "s" : ""} throughout.` : told;
+}
+
 const MOST_LIVES = 240, LIFE_LANES = 14, LIFE_LANE = 15, LIFE_BAR = 12; // blocks, lanes, px
 const LIVES_HEIGHT = LIFE_LANES * LIFE_LANE;
 
@@ -65,7 +75,7 @@ export class LifePanel {
     this.canvas = el("canvas", { role: "img" });
     this.element = el("div", {}, [this.canvas, this.told]);
     this.key = ""; // what the bars were drawn for
-    const { player } = panels, at = (e) => this.barAt(e.clientX - this.canvas.getBoundingClientRect().left, e.clientY - this.canvas.getBoundingClientRect().top);
+    const { player } = panels, at = (e) => this.barAt(...pointOn(this.canvas, e));
     this.canvas.addEventListener("click", (e) => panels.choose(at(e)));
     this.canvas.addEventListener("pointermove", (e) => {
       const row = at(e);
@@ -92,16 +102,14 @@ export class LifePanel {
       const x = this.x(Math.max(from, model.born[row])), right = this.x(Math.min(to, model.died[row]));
       return { row, x, y: lane * LIFE_LANE, w: Math.max(1, right - x), ink: paint.inks[paint.of(row)] };
     });
-    const range = `events ${formatCount(from)} to ${formatCount(to)}`, of = `${formatCount(this.bars.length)} of the ${formatCount(all)}`;
-    const always = throughout ? ` ${formatCount(throughout)} more live throughout.` : "";
-    const told = `${of} blocks that are born or die in ${range}: those with most bytes × events.${always}`;
+    const told = livesTold(this.bars.length, all, throughout, `events ${formatCount(from)} to ${formatCount(to)}`);
     put(this.told, told);
     this.canvas.setAttribute("aria-label", `Lifetimes of ${told}`);
   }
 
   x(event) {
-    const { zoom: { from, to }, width } = this.panels.player;
-    return to > from ? ((event - from) / (to - from)) * width : 0;
+    const { zoom, width } = this.panels.player;
+    return zoom.x(event, width);
   }
 
   draw() {
@@ -114,7 +122,7 @@ export class LifePanel {
         canvas.height = Math.round(LIVES_HEIGHT * dpr);
       }
       this.canvas.style.height = `${LIVES_HEIGHT}px`;
-      this.drawBars(this.back.getContext("2d"), T, dpr);
+      this.drawBars(this.back.getContext("2d"), dpr);
     }
     const g = this.canvas.getContext("2d"), bar = this.bars.find((b) => b.row === card.row);
     g.setTransform(dpr, 0, 0, dpr, 0, 0);
@@ -129,7 +137,7 @@ export class LifePanel {
     g.strokeRect(bar.x - 1, bar.y, Math.max(3, bar.w + 2), LIFE_BAR);
   }
 
-  drawBars(g, T, dpr) {
+  drawBars(g, dpr) {
     const { model } = this.panels.player;
     g.scale(dpr, dpr);
     for (const { row, x, y, w, ink } of this.bars) {

@@ -3,7 +3,7 @@
 
 import { Controls } from "./controls.js";
 import { decode } from "./data.js";
-import { el } from "./dom.js";
+import { button, el, pointOn } from "./dom.js";
 import { formatCount } from "./format.js";
 import { keyList, panel } from "./help.js";
 import { EXTRAS, KINDS } from "./kinds.js";
@@ -113,7 +113,7 @@ export class Player {
     if (!this.panels) legend.set(map ? model.legendItems() : [], map ? meta.keys : [], model.series);
     const key = (k, text) => [el("kbd", { textContent: k }), text];
     const keys = [key("space", "play"), key("← →", "step"), key("shift", "1 %"), key("p", "peak"), key("[ ]", "marks")];
-    const more = el("button", { type: "button", textContent: "? keys", title: "All keys (?)", onclick: () => this.showKeys() });
+    const more = button("? keys", () => this.showKeys(), { title: "All keys (?)" });
     const parts = [el("span", { textContent: meta.origin }), el("span", { className: "keys" }, keys.flat()), more];
     if (warnings.length) {
       const list = el("ul", {}, warnings.map((w) => el("li", { textContent: w })));
@@ -142,10 +142,10 @@ export class Player {
   }
 
   pointers() {
-    const { mapCanvas } = this, at = (e) => [e.clientX - mapCanvas.getBoundingClientRect().left, e.clientY - mapCanvas.getBoundingClientRect().top];
+    const { mapCanvas } = this;
     if (!mapCanvas) return;
     for (const type of ["pointermove", "pointerdown"]) {
-      mapCanvas.addEventListener(type, (e) => this.showTip(this.map.tipAt(...at(e)), e));
+      mapCanvas.addEventListener(type, (e) => this.showTip(this.map.tipAt(...pointOn(mapCanvas, e)), e));
     }
     mapCanvas.addEventListener("pointerleave", () => this.showTip(null));
   }
@@ -190,6 +190,7 @@ export class Player {
 
   /** Go to the state after i events and draw it, at once. @param {number} i */
   seek(i) {
+    if (i !== this.model.pos && !this.controls.playing) this.voice.forget();
     this.model.seek(i);
     this.draw();
     this.options.onSeek?.(i);

@@ -1,7 +1,7 @@
 // The page map's data: who holds which page after any event. No DOM; tested in node.
 
 import { LiveRows } from "./data.js";
-import { formatBytes, formatCount, formatOf } from "./format.js";
+import { formatCount, formatOf } from "./format.js";
 import { replay } from "./pagereplay.js";
 
 /** The name of a sequence: A … Z, AA … The twin of theme.sequence. @param {number} number */

@@ -1,7 +1,7 @@
 // Draws the page tables: for each sequence its pages in logical order, null pages, and how many tokens it sees.
 
 import { MONO, SANS, round, say } from "./draw.js";
-import { formatCount, formatOf } from "./format.js";
+import { formatCount } from "./format.js";
 import { BOX, HEAD, HIDDEN, LINE, NULL, fit, items, place, shareLines, unitsOf } from "./pagelayout.js";
 
 /**

@@ -3,7 +3,7 @@
 
 import { BreakdownPanel } from "./breakdown.js";
 import { SCHEMES, paintBy } from "./colours.js";
-import { el } from "./dom.js";
+import { button, el, pointOn } from "./dom.js";
 import { Filter, FilterPanel } from "./filters.js";
 import { formatBytes } from "./format.js";
 import { panel } from "./help.js";
@@ -48,7 +48,7 @@ export class Panels {
     this.select = el("select", { onchange: () => this.colourBy(this.select.value) }, SCHEMES.map(([value, textContent]) =>
       el("option", { value, textContent, disabled: value === "site" && !model.meta.stacks.length })));
     const buttons = Object.entries(PANELS).map(([key, [text, , letter]]) =>
-      el("button", { type: "button", textContent: text, title: `${text} (${letter})`, "aria-expanded": "false", onclick: () => this.turn(key) }));
+      button(text, () => this.turn(key), { title: `${text} (${letter})`, "aria-expanded": "false" }));
     this.told = el("p", { className: "told" }); // what a filter hides
     tools.prepend(el("label", {}, ["Colour by ", this.select]), ...buttons, this.told);
     return buttons;
@@ -60,7 +60,7 @@ export class Panels {
     mapCanvas.addEventListener("pointerdown", (e) => (began = [e.clientX, e.clientY]));
     mapCanvas.addEventListener("click", (e) => {
       if (e.detail > 1 || Math.hypot(e.clientX - began[0], e.clientY - began[1]) > 4) return;
-      const box = mapCanvas.getBoundingClientRect(), x = e.clientX - box.left, y = e.clientY - box.top, row = map.rowAt(x, y);
+      const [x, y] = pointOn(mapCanvas, e), row = map.rowAt(x, y);
       this.choose(row, row < 0 ? map.unitUnder(x, y) : -1);
     });
     const next = (direction) => {
@@ -86,8 +86,9 @@ export class Panels {
     map.followed = map.followed && row >= 0;
     card.choose(row, place);
     this.showLife();
-    if (byKey) (map.reveal(row), player.voice.say(card.words()));
+    if (byKey) map.reveal(row);
     player.draw();
+    if (byKey) player.voice.say(card.words()); // more than a state has to say of it
   }
 
   /** The chosen block's life, as a line at the timeline's foot. */
@@ -202,7 +203,7 @@ export class Panels {
 
   /** @returns {string} for those who do not see the picture */
   words() {
-    return this.filter.on ? `; ${this.filter.sentence()}` : "";
+    return (this.filter.on ? `; ${this.filter.sentence()}` : "") + this.card.brief();
   }
 
   /** After each seek. */

@@ -1,7 +1,8 @@
 // The chosen block: which comes next in address order, where it lies, and what there is to say about it. Pure.
 
 import { poolName } from "./colours.js";
-import { formatBytes, formatCount } from "./format.js";
+import { formatBytes, formatCount, formatOf } from "./format.js";
+import { freeAround, segmentAt, waitText } from "./tips.js";
 
 /**
  * The living block that follows in address order (1) or comes before (-1); beyond the last comes the first.
@@ -33,11 +34,6 @@ export function lives(model, row) {
   return model.born[row] < model.pos && model.pos <= model.died[row];
 }
 
-/** The segment over a place of the axis in this state. @param {any} model @param {number} place */
-export function segmentAt(model, place) {
-  return model.segmentsNow().find((s) => place >= s.address && place < s.address + s.units) || null;
-}
-
 /** The events to go to: [of its birth, of its end]; -1 where it lives to the end. @param {any} model @param {number} row */
 export function eventsOf(model, row) {
   return [Math.max(0, model.born[row] + 1), model.died[row] < model.n ? model.died[row] + 1 : -1];
@@ -67,11 +63,11 @@ export function timeOf(model, i) {
 
 /** How long ago it was born, or how long it is until then. @param {any} model @param {number} row @returns {string} */
 export function ageOf(model, row) {
-  const { pos, born, freed, died, n } = model, events = (count) => `${formatCount(count)} event${count === 1 ? "" : "s"}`;
+  const { pos, born, died } = model, events = formatOf("event");
   if (pos <= born[row]) return `not born yet: in ${events(born[row] + 1 - pos)}`;
   if (pos > died[row]) return `gone for ${events(pos - died[row])}`;
   const since = born[row] < 0 ? `more than ${events(pos)}` : events(pos - born[row] - 1);
-  return freed[row] < pos && freed[row] < n ? `${since}; freed, in use by another stream` : since;
+  return [since, waitText(model, row)].filter(Boolean).join("; ");
 }
 
 /**
@@ -101,15 +97,9 @@ export function placeFacts(model, place) {
   /** @type {[string, string][]} */
   const nothing = [["lies in", "no segment"], ["free range", "–"], ["blocks in it", "–"], ["address", real]];
   if (!home) return [["state", "not reserved at this event"], ...nothing];
-  let from = home.address, to = home.address + home.units, blocks = 0;
-  for (const row of model.blocks.rows()) {
-    const start = model.address[row], end = start + model.size[row] / model.unit;
-    if (start < home.address || start >= home.address + home.units) continue;
-    blocks++;
-    if (end <= place) from = Math.max(from, end);
-    else if (start > place) to = Math.min(to, start);
-    else return [["state", "a block lives here now"], ...nothing];
-  }
+  const free = freeAround(model, home, place);
+  if (!free) return [["state", "a block lives here now"], ...nothing];
+  const { from, to, blocks } = free;
   return [
     ["state", `cached, inactive · ${bytes(to - from)}`], ["lies in", `${poolName(home.kind)}, segment of ${bytes(home.units)}`],
     ["free range", bytes(to - from)], ["blocks in it", formatCount(blocks)], ["address", model.realAddress(from)],

@@ -2,7 +2,7 @@
 
 import { poolName } from "./colours.js";
 import { el } from "./dom.js";
-import { formatBytes, formatCount } from "./format.js";
+import { formatBytes, formatCount, formatOf } from "./format.js";
 import { Table, put } from "./table.js";
 import { keysOf, whose } from "./whose.js";
 
@@ -101,7 +101,7 @@ export class PinPanel {
     this.here = el("p", { className: "note" });
     this.inside = new Table("Who holds the chosen segment", ["whose (call site)", "blocks", "bytes"]);
     this.all = el("p", { className: "note" });
-    this.causes = new Table("Whose blocks pin free memory", ["whose (call site)", "pinned", "segments", "blocks", "held"]);
+    this.causes = new Table("Pinned segments, by who has most of each", ["main owner (call site)", "pinned", "segments", "all blocks", "all held"]);
     this.segments = new Table("Segments, the most pinned memory first", ["segment", "pinned", "held by", "largest free"]);
     this.element = el("div", { className: "columns" }, [
       el("div", {}, [this.here, this.inside.element]), el("div", {}, [this.all, this.causes.element, this.segments.element]),
@@ -113,8 +113,7 @@ export class PinPanel {
     this.drawChosen(model, held);
     const pinned = held.filter((h) => h.pinned && h.rows.length).sort((a, b) => b.pinned - a.pinned), causes = pinsNow(model, held);
     const sum = held.reduce((total, h) => total + h.pinned, 0), back = held.reduce((total, h) => total + h.free, 0) - sum;
-    const count = `${formatCount(pinned.length)} segment${pinned.length === 1 ? "" : "s"}`;
-    put(this.all, sum ? `${formatBytes(sum)} are free, but pinned in ${count}; empty_cache() would give back ${formatBytes(back)}.`
+    put(this.all, sum ? `${formatBytes(sum)} are free, but pinned in ${formatOf("segment")(pinned.length)}; empty_cache() would give back ${formatBytes(back)}.`
       : `Nothing is pinned; empty_cache() would give back ${formatBytes(back)}.`);
     this.causes.show(causes.slice(0, MOST_PINS).map((pin) => ({
       cells: [pin.by, formatBytes(pin.free), formatCount(pin.segments), formatCount(pin.blocks), formatBytes(pin.bytes)],
@@ -137,7 +136,7 @@ export class PinPanel {
     if (!held) put(this.here, card.open ? "At this event no segment is there." : "Choose a block, or an empty place, on the map.");
     else {
       const what = `${poolName(held.kind)}, ${formatBytes(held.units * model.unit)} at ${model.realAddress(held.address)}`;
-      const blocks = `${formatCount(held.rows.length)} block${held.rows.length === 1 ? "" : "s"}`;
+      const blocks = formatOf("block")(held.rows.length);
       put(this.here, !held.rows.length ? `${what}: no block lives here, so empty_cache() would give it back.`
         : `${what}: ${blocks} of ${formatBytes(held.bytes)} keep${held.rows.length === 1 ? "s" : ""} it. ` +
           (held.free ? `${formatBytes(held.free)} are free, the largest piece ${formatBytes(held.largest)}.` : "Nothing in it is free."));

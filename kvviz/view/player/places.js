@@ -3,7 +3,7 @@
 import { FOLD_HEIGHT, ROW_GAP, alongOf, flow, lastUpTo, piecesOf, unitAt } from "./layout.js";
 import { foldTip } from "./foldbar.js";
 import { formatBytes } from "./format.js";
-import { blockTip, freeTip } from "./tips.js";
+import { blockTip, freeTip, segmentAt } from "./tips.js";
 import { Reach, Zoom } from "./zoom.js";
 
 const NEAR = 2; // px: a block narrower than a pixel answers within so many
@@ -121,7 +121,7 @@ export class MapPlaces {
   segmentAt(x, y) {
     const { model, pieces } = this, unit = this.unitUnder(x, y);
     if (unit < 0) return null;
-    const home = model.segmentsNow().find((s) => unit >= s.address && unit < s.address + s.units);
+    const home = segmentAt(model, unit);
     if (home) return [alongOf(pieces, home.address), alongOf(pieces, home.address + home.units)];
     const k = lastUpTo(pieces.from, unit);
     return [pieces.before[k], pieces.before[k] + pieces.to[k] - pieces.from[k]];

@@ -28,16 +28,16 @@ canvas { display: block; width: 100%; touch-action: pan-y; }
   text-overflow: ellipsis; white-space: nowrap; }
 .event b { color: var(--text); font-weight: 600; margin-right: 1ch; }
 .said { position: absolute; width: 1px; height: 1px; margin: 0; overflow: hidden; clip-path: inset(50%); white-space: nowrap; }
-.chip { flex: none; width: 16px; height: 16px; border-radius: 4px; font: 700 10px/16px var(--sans); text-align: center;
-  background: var(--color); color: var(--ink); }
+.chip, .legend i { flex: none; width: 16px; height: 16px; border-radius: 4px; font: 700 10px/16px var(--sans); text-align: center; }
+.chip { background: var(--color); color: var(--ink); }
 ul.legend { display: flex; flex-wrap: wrap; gap: 6px 18px; list-style: none; margin: 8px 0 10px; padding: 0;
   font-size: 12px; color: var(--muted); }
+ul.many { max-height: 240px; overflow-y: auto; }
 .legend li, .legend button, .inks span { display: flex; align-items: center; gap: 6px; margin: 0; max-width: 100%; }
 .legend li { min-height: 24px; }
 .legend button { width: auto; height: 24px; border: 0; padding: 0; background: none; font: inherit; color: inherit; }
 .legend button:hover { color: var(--text); }
 .legend li > span, .legend button > span { overflow: hidden; text-overflow: ellipsis; white-space: nowrap; }
-.legend i { flex: none; width: 16px; height: 16px; border-radius: 4px; font: 700 10px/16px var(--sans); text-align: center; }
 .legend b { font: inherit; color: var(--text); font-variant-numeric: tabular-nums; min-width: 9ch; text-align: left; white-space: nowrap; }
 .legend [aria-checked=false] { text-decoration: line-through; }
 .legend [aria-checked=false] .chip { background: none; color: var(--text); border: 1px dashed var(--edge); line-height: 14px; }
@@ -106,5 +106,6 @@ details ul { margin: 4px 0 0; padding-left: 20px; }
 @media print {
   .controls, .keys, .tools, .tip, .close, .acts, footer button { display: none !important; }
   .box { border-color: #999; break-inside: avoid; }
+  ul.many { max-height: none; }
 }
 `;

@@ -3,7 +3,7 @@
 // Its inks are neutral: colour on the map means an owner, and must mean nothing else beneath it.
 
 import { SANS, round, say } from "./draw.js";
-import { formatCount } from "./format.js";
+import { formatCount, formatOf } from "./format.js";
 import { Peaks } from "./peaks.js";
 
 export const TIMELINE_HEIGHT = 118;
@@ -96,7 +96,7 @@ export class Timeline {
 
   axis(g) {
     const { T, width, model: { n } } = this;
-    say(g, `${formatCount(n)} event${n === 1 ? "" : "s"}`, width, FOOT + 9, T.muted, `11px ${SANS}`, "right");
+    say(g, formatOf("event")(n), width, FOOT + 9, T.muted, `11px ${SANS}`, "right");
     say(g, "0", 0, FOOT + 9, T.muted, `11px ${SANS}`);
   }
 
@@ -133,7 +133,7 @@ export class Timeline {
   /** What the full height and the foot stand for: on patches, so that no curve runs through them, beside the cursor. */
   drawScale(g) {
     if (this.most === 1) return; // there was never anything
-    const { T, model } = this, foot = FOOT, cursor = this.x(model.pos);
+    const { T, model } = this, cursor = this.x(model.pos);
     g.font = `11px ${SANS}`;
     const patch = (text, left, y) => {
       const w = g.measureText(text).width + 10, x = cursor > left - 7 && cursor < left + w + 7 ? cursor + 7 : left;
@@ -144,8 +144,8 @@ export class Timeline {
     };
     patch(model.series[0].format(this.most), 4, TOP + 5);
     if (!this.base) return;
-    patch(`from ${this.from}`, 15, foot - 21);
-    const slope = (y) => (g.moveTo(0, foot - y), g.lineTo(11, foot - y - 6));
+    patch(`from ${this.from}`, 15, FOOT - 21);
+    const slope = (y) => (g.moveTo(0, FOOT - y), g.lineTo(11, FOOT - y - 6));
     g.beginPath(); // the mark of an axis that does not start at zero
     slope(5);
     g.strokeStyle = T.paper;

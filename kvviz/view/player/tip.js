@@ -1,6 +1,6 @@
 // The tip beside the pointer.
 
-import { el } from "./dom.js";
+import { el, pointOn } from "./dom.js";
 
 export class Tip {
   /** @param {HTMLElement} wrap  what it keeps inside of */
@@ -16,7 +16,7 @@ export class Tip {
     element.style.display = lines ? "block" : "none";
     if (!lines) return;
     element.replaceChildren(el("b", { textContent: lines[0] }), lines.slice(1).join("\n"));
-    const box = wrap.getBoundingClientRect(), x = e.clientX - box.left, y = e.clientY - box.top;
+    const box = wrap.getBoundingClientRect(), [x, y] = pointOn(wrap, e);
     const flip = y + 18 + element.offsetHeight > box.height && y - 12 - element.offsetHeight > -80;
     element.style.left = `${Math.max(0, Math.min(x + 14, box.width - element.offsetWidth))}px`;
     element.style.top = `${flip ? y - 12 - element.offsetHeight : y + 18}px`;

@@ -26,6 +26,11 @@ export class Voice {
     this.element.textContent = text;
   }
 
+  /** The cursor has moved: what was said is of another state. */
+  forget() {
+    this.say("");
+  }
+
   stop() {
     clearTimeout(this.timer);
     this.timer = 0;

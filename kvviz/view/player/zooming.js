@@ -1,6 +1,6 @@
 // How a reader zooms: wheel, fingers, keys and buttons; and the line that says what is hidden.
 
-import { el } from "./dom.js";
+import { button, el, pointOn } from "./dom.js";
 import { gestures } from "./gestures.js";
 
 const STEP = 2, PLACE_STEP = 4; // how much more or less one press shows
@@ -28,9 +28,9 @@ export class Zooming {
     zoom.listeners.push(() => this.changed());
     this.onTimeline();
     if (this.mapped) this.onMap();
-    const time = (factor) => () => this.timeBy(factor, this.player.model.pos);
+    const closer = () => this.timeBy(1 / STEP);
     Object.assign(controls.more, {
-      "+": time(1 / STEP), "=": time(1 / STEP), "-": time(STEP), 0: () => this.all(), o: () => this.failure(),
+      "+": closer, "=": closer, "-": () => this.timeBy(STEP), 0: () => this.all(), o: () => this.failure(),
     });
     if (this.mapped) Object.assign(controls.more, { z: () => this.placeBy(1 / PLACE_STEP), Z: () => this.placeBy(PLACE_STEP) });
     player.box.addEventListener("keydown", (e) => this.key(e));
@@ -43,19 +43,16 @@ export class Zooming {
   }
 
   build() {
-    const button = (textContent, title, onclick) => el("button", { type: "button", textContent, title, "aria-label": title, onclick });
-    const pair = (name, more, less, out, zoomIn) => el("div", { role: "group", "aria-label": name }, [
-      name, button("−", less, out), button("+", more, zoomIn),
+    const one = (text, title, act) => button(text, act, { title, "aria-label": title });
+    const pair = (name, more, less, step, by) => el("div", { role: "group", "aria-label": name }, [
+      name, one("−", less, () => by(step)), one("+", more, () => by(1 / step)),
     ]);
-    const time = (factor) => () => this.timeBy(factor, this.player.model.pos);
-    const groups = [pair("Events", "Zoom in on events (+)", "Zoom out to more events (-)", time(STEP), time(1 / STEP))];
+    const groups = [pair("Events", "Zoom in on events (+)", "Zoom out to more events (-)", STEP, (factor) => this.timeBy(factor))];
     if (this.mapped) {
-      const place = (factor) => () => this.placeBy(factor);
       const [more, less] = ["Zoom in on addresses (z)", "Zoom out to more addresses (Z)"];
-      groups.push(pair("Addresses", more, less, place(PLACE_STEP), place(1 / PLACE_STEP)));
+      groups.push(pair("Addresses", more, less, PLACE_STEP, (factor) => this.placeBy(factor)));
     }
-    const title = "Show everything (0)";
-    this.whole = el("button", { type: "button", textContent: "Everything", title, onclick: () => this.all() });
+    this.whole = button("Everything", () => this.all(), { title: "Show everything (0)" });
     this.text = el("p", { className: "shown" });
     this.player.lineCanvas.after(this.text);
     this.player.tools.append(el("div", { className: "zoom" }, [...groups, this.whole]));
@@ -86,13 +83,12 @@ export class Zooming {
     this.waiting ||= requestAnimationFrame(() => {
       this.waiting = 0;
       this.player.draw();
-      this.player.panels?.zoomed?.();
     });
     return true;
   }
 
-  /** @param {number} factor @param {number} around a state */
-  timeBy(factor, around) {
+  /** @param {number} factor @param {number} [around] a state, else the cursor's */
+  timeBy(factor, around = this.player.model.pos) {
     return this.zoom.time.by(factor, around) && this.changed();
   }
 
@@ -171,7 +167,7 @@ export class Zooming {
     });
     canvas.addEventListener("click", (e) => moved > 4 && e.stopImmediatePropagation(), { capture: true });
     canvas.addEventListener("dblclick", (e) => {
-      const box = canvas.getBoundingClientRect(), found = map.segmentAt(e.clientX - box.left, e.clientY - box.top);
+      const found = map.segmentAt(...pointOn(canvas, e));
       if (found) this.into(found[0], found[1]);
     });
   }
