@@ -62,4 +62,8 @@ def server(root: Path, app: str = "lab") -> Iterator[str]:
             yield address
         finally:
             running.terminate()
-            running.wait(30)
+            try:
+                running.wait(60)
+            except subprocess.TimeoutExpired:  # it waits for its kernels, and they may be busy
+                running.kill()
+                running.wait()
