@@ -21,6 +21,7 @@ import numpy as np
 
 from kvviz.errors import InvalidRequest, OutOfMemory, UnknownAddress, brief
 from kvviz.memory import settings as rules
+from kvviz.memory import shortage
 from kvviz.memory.blocks import Block, Pool, SegmentInfo, stretches
 from kvviz.memory.check import LIMIT, whole
 from kvviz.memory.device import DeviceMemory
@@ -259,9 +260,9 @@ class CachingAllocator:
         """No cached block fits: collect garbage, take a segment, or release what is cached and take one then."""
         segment = self._settings.segment_size(rounded)
         if self._limit is not None and self._settings.gc_threshold:
-            self._collect_garbage()
+            shortage.collect_garbage(self)
         block = self._take_segment(segment, rounded, pool, stream)
-        if block is None and self._release_some(pool, rounded, stream):
+        if block is None and shortage.release_some(self, pool, rounded, stream):
             block = self._take_segment(segment, rounded, pool, stream)
         if block is None:
             self.retries += 1
@@ -271,7 +272,7 @@ class CachingAllocator:
             self.ooms += 1
             # in place of an address PyTorch notes how much of the device was free
             self._log.extend((Action.OOM, self._device.capacity - self._device.used, rounded, asked, stream))
-            raise OutOfMemory(self._complaint(asked, segment))
+            raise OutOfMemory(shortage.complaint(self, asked, segment))
         return block
 
     def _take_segment(self, size: int, rounded: int, pool: Pool, stream: int) -> Block | None:
@@ -283,7 +284,7 @@ class CachingAllocator:
         else:
             block = self._new_segment(size, pool, stream)
         if block is None and self._settings.throw_on_oom:
-            raise OutOfMemory(self._complaint(rounded, size))
+            raise OutOfMemory(shortage.complaint(self, rounded, size))
         return block
 
     def _new_segment(self, size: int, pool: Pool, stream: int) -> Block | None:
@@ -353,57 +354,6 @@ class CachingAllocator:
         self._device.give_back(block.address)
         self.reserved -= block.size
         self._log.extend((Action.SEGMENT_FREE, block.address, block.size, block.size, block.stream))
-
-    def _release_some(self, pool: Pool, size: int, stream: int) -> bool:
-        """With max_split_size_mb: give back just enough oversize blocks of this stream."""
-        if self._max_split == UNLIMITED:
-            return False
-        need = max(size, self._max_split)
-        blocks = pool.free.get(stream, [])
-        k = bisect_left(blocks, (need,))
-        if k < len(blocks):
-            if blocks[k][3].range is not None:
-                return False
-            self._release(blocks[k][3])
-            return True
-        released = 0
-        for size_free, _, _, block in reversed(blocks.copy()):
-            if released >= need or size_free < self._max_split:
-                break
-            if block.range is None:
-                released += size_free
-                self._release(block)
-        return released >= need
-
-    def _collect_garbage(self) -> None:
-        """Over the threshold: give back large segments that lay free longer than the average, in whole passes."""
-        assert self._limit is not None
-        target = int(self._settings.gc_threshold * self._limit)
-        goal, freed, pool, found = self.reserved - target, 0, self._pools[1], True
-        while freed < goal and found:
-            whole = pool.whole_segments()
-            if not whole:
-                return
-            average = sum(pool.calls - b.freed_at for b in whole) / len(whole)
-            found = False
-            for block in whole:
-                if pool.calls - block.freed_at >= average:
-                    freed += block.size
-                    self._release(block)
-                    found = True
-
-    def _complaint(self, asked: int, segment: int) -> str:
-        free, cached = self._device.capacity - self._device.used, self.reserved - self.active
-        largest = max((e[0] for p in self._pools for blocks in p.free.values() for e in blocks), default=0)
-        limit = f" (limited to {self._limit:,} B)" if self._limit is not None else ""
-        advice = ""
-        if cached >= asked and not self._expandable:
-            advice = "; much is cached in pieces, try expandable_segments:True"
-        return (
-            f"tried to allocate {asked:,} B (a segment of {segment:,} B): the device has {self.capacity:,} B{limit}, "
-            f"{free:,} B of it free; reserved {self.reserved:,} B, of them allocated {self.allocated:,} B and "
-            f"cached {cached:,} B, the largest free block {largest:,} B{advice}"
-        )
 
 
 def _no_block(address: Any) -> UnknownAddress:

@@ -124,9 +124,14 @@ def packed(data: bytes, level: int = 9) -> str:
     return base64.b64encode(gzip.compress(data, level, mtime=0)).decode()
 
 
+def scripted(told: Any) -> str:
+    """JSON that may stand in a script."""
+    return json.dumps(told, sort_keys=True).replace("<", "\\u003c")
+
+
 def named(told: Any) -> tuple[str, str]:
-    """JSON that may stand in a script, and a name made from it."""
-    text = json.dumps(told, sort_keys=True).replace("<", "\\u003c")
+    """The same, and a name made from it."""
+    text = scripted(told)
     return text, hashlib.sha256(text.encode()).hexdigest()[:12]
 
 

@@ -13,7 +13,7 @@ import uuid
 from typing import Any
 
 from kvviz.view.bundle import script
-from kvviz.view.html import View, named, packed
+from kvviz.view.html import View, packed, scripted
 
 WAITING = "A live picture: it begins with the first step of the run, and needs the notebook's kernel."
 
@@ -50,7 +50,7 @@ class Outputs:
 
     def send(self, data: bytes, words: str) -> None:
         """One batch: the whole buffer. words: how far the run is."""
-        told, _ = named([packed(data, 1), words])
+        told = scripted([packed(data, 1), words])
         where = f'((globalThis.kvviz??={{}}).news??={{}})["{self.name}"]'
         self._show(f'<script>{where}={told};dispatchEvent(new Event("kvviz-news"))</script>', self.name + "-news")
 
